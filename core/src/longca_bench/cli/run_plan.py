@@ -23,7 +23,8 @@ _SILENCE = 2.0
 def print_plan(registry: Registry, cases: list[Case], device: Device, as_json: bool) -> None:
     """Prints each case with the form that would be measured, or with the reasons against it.
 
-    Lines are printed as soon as each case is resolved. JSON is printed at the end, and stderr has the progress.
+    Lines are printed as soon as each case is resolved. If some kernels run on the device, one line names those that run on
+    other devices only. JSON is printed at the end, and stderr has the progress.
 
     Args:
         registry: The registry of kernels and strategies.
@@ -45,18 +46,25 @@ def print_plan(registry: Registry, cases: list[Case], device: Device, as_json: b
 
 
 def _print_rows(registry: Registry, cases: list[Case], device: Device) -> None:
+    from longca.manifests.mixes import singles
     from longca.manifests.verdict import paragraph
     from longca_bench.reports.text import printable
-    from longca_bench.reports.words import mask_name
+    from longca_bench.reports.words import elsewhere_text, mask_name
+    from longca_bench.suites.tasks import elsewhere
 
+    other = frozenset(elsewhere(registry, device))
+    apart = dict.fromkeys(case.kernel for case in cases if not other.isdisjoint(singles(case.kernel)))
+    here = [case for case in cases if case.kernel not in apart] or cases
     wide = max([24, *(len(mask_name(case.pattern, dict(case.factors))) for case in cases)])
-    for case in cases:
+    for case in here:
         row = _row(registry, case, device)
         outcome = row["form"] or f"unsupported: {paragraph(row['reasons'])}"
         shared = f" {row['strategy']:15} {row['placement']:15} {row['mesh']:20}" if row.get("strategy") else ""
         name = mask_name(row["pattern"], row["factors"])
         about = f"{row['kernel']:12} {name:{wide}} {row['seqlen']:>8} {row['heads']:>6} {row['direction']:9}"
         typer.echo(printable(f"{about}{shared} {outcome}"))
+    if len(here) < len(cases):
+        typer.echo(printable(elsewhere_text(len(cases) - len(here), apart)))
 
 
 def _row(registry: Registry, case: Case, device: Device) -> dict[str, Any]:

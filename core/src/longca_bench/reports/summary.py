@@ -11,7 +11,7 @@ from longca_bench.reports.run_source import unreached
 from longca_bench.reports.text import safe
 from longca_bench.reports.view import View
 from longca_bench.reports.views import SUMMARY, VIEWS, tables
-from longca_bench.reports.words import counted, status_counts
+from longca_bench.reports.words import counted, elsewhere_text, status_counts
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,15 +35,9 @@ def print_summary(console: Console, rows: Rows) -> None:
         print_tables(console, tables(name, here))
     console.print(safe(status_counts(here["status"])))
     if here is not rows and len(apart):
-        console.print(safe(_elsewhere(apart)), soft_wrap=True)
+        console.print(safe(elsewhere_text(len(apart), apart["kernel"].unique())), soft_wrap=True)
     for sentence in unreached(rows.runs):
         console.print(safe(sentence), soft_wrap=True)
-
-
-def _elsewhere(rows: Rows) -> str:
-    """A sentence on rows of kernels that run on other devices only."""
-    names = ", ".join(rows["kernel"].unique())
-    return f"{counted(len(rows), 'further case')} unsupported, of kernels that run on other devices only: {names}"
 
 
 def print_view(console: Console, rows: Rows, name: str) -> None:

@@ -12,6 +12,7 @@ __all__ = [
     "brief_error",
     "brief_percent",
     "counted",
+    "elsewhere_text",
     "mask_name",
     "memory_unit",
     "percent_of",
@@ -93,6 +94,12 @@ def word(status: str) -> str:
 def counted(number: int, noun: str = "case") -> str:
     """A number and its noun."""
     return f"1 {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def elsewhere_text(number: int, kernels: Iterable[str]) -> str:
+    """A sentence on a number of cases, whose kernels run on other devices only."""
+    names = ", ".join(kernels)
+    return f"{counted(number, 'further case')} unsupported, of kernels that run on other devices only: {names}"
 
 
 def status_counts(statuses: Iterable[str]) -> str:

@@ -145,7 +145,14 @@ def test_the_progress_counts_the_kernels_of_this_device(fakes, tmp_path):
     ran = fakes.longca(*ask, LONGCA_PLUGINS="far-kernels")
     assert ran.returncode == 0, ran.stderr
     assert [line.partition(" forward")[0] for line in ran.stderr.splitlines()] == ["[1/1] naive full 64"]
-    assert "\n1 case: 1 ok\n1 further case unsupported, of kernels that run on other devices only: far\n" in ran.stdout
+    further = "1 further case unsupported, of kernels that run on other devices only: far\n"
+    assert f"\n1 case: 1 ok\n{further}" in ran.stdout
+    planned = fakes.says("run", "quick", *narrow, "--kernel", "naive", "--dry-run", LONGCA_PLUGINS="far-kernels")
+    assert planned.startswith("naive")
+    assert further in planned
+    alone = fakes.says("run", "quick", *narrow, "--dry-run", LONGCA_PLUGINS="far-kernels")
+    assert alone.startswith("far")
+    assert "unsupported: far runs on CUDA devices" in alone
 
 
 def test_the_last_lines_name_the_winner_of_each_mask(fakes, tmp_path):
