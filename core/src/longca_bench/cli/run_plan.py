@@ -23,8 +23,8 @@ _SILENCE = 2.0
 def print_plan(registry: Registry, cases: list[Case], device: Device, as_json: bool) -> None:
     """Prints each case with the form that would be measured, or with the reasons against it.
 
-    Lines are printed as soon as each case is resolved. If some kernels run on the device, one line names those that run on
-    other devices only. JSON is printed at the end, and stderr has the progress.
+    Lines are printed as soon as each case is resolved. If some kernels run on the device, one line names those that run
+    on other devices only. JSON is printed at the end, and stderr has the progress.
 
     Args:
         registry: The registry of kernels and strategies.
