@@ -5,6 +5,7 @@ import json
 import pytest
 
 from longca_bench.cli.run_cluster import _arguments
+from longca_bench.suites.duration import WITHIN
 
 from ...fake_plugins import STRATEGY
 
@@ -59,7 +60,7 @@ def test_a_limit_below_the_estimate_is_noted_and_a_limit_is_estimated(fakes, tmp
     assert "2 cases: about" in short.stderr
     assert "the time limit of 0-00:05:00 is shorter than the estimate. At the limit the job goes back" in short.stderr
     chosen = json.loads(fakes.longca(*long).stdout)
-    assert chosen["minutes"] * 60 > 3 * chosen["estimated_seconds"]
+    assert chosen["minutes"] * 60 > WITHIN * chosen["estimated_seconds"]
     assert chosen["minutes"] % 10 == 0
 
 
