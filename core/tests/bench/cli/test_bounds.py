@@ -5,13 +5,14 @@ import os
 import resource
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from longca import limits, masks
+from longca import limits, masks, plugins
 from longca.errors import MaskError, RequestError, UnknownNameError
 from longca.masks.lengths import ListedLengths
 from longca_bench.cli.app import app
@@ -34,6 +35,8 @@ THOUSAND = str(list(range(1, 1001)))
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LONGCA_PLUGINS", "")
+    # A registry that is opened in such a test lacks all plugins, and no later test may find it.
+    monkeypatch.setattr(plugins, "_open", cache(plugins._open.__wrapped__))
     os.mkfifo("fifo")
     for suffix in ("toml", "txt", "csv", "json", "jsonl"):
         os.symlink("fifo", f"fifo.{suffix}")
