@@ -114,7 +114,7 @@ def widths(mask: BlockSparseMask, tile_q: int, tile_k: int, *, by_key: bool = Fa
         tile_k: Keys a tile.
         by_key: Whether rows are of keys' tiles, and not of queries' tiles.
     """
-    found = _COUNTS.get(mask, (tile_q, tile_k), lambda: _counts(mask, tile_q, tile_k))
+    found = _counted(mask, tile_q, tile_k)
     return found.by_key if by_key else found.by_query
 
 
@@ -126,7 +126,7 @@ def tiles_of_a_head(mask: BlockSparseMask, tile_q: int, tile_k: int) -> tuple[fl
         tile_q: Queries a tile.
         tile_k: Keys a tile.
     """
-    found = _COUNTS.get(mask, (tile_q, tile_k), lambda: _counts(mask, tile_q, tile_k))
+    found = _counted(mask, tile_q, tile_k)
     return found.partial, found.full
 
 
@@ -154,6 +154,10 @@ class _Counts(NamedTuple):
 
 
 _COUNTS: PlanCache[_Counts] = PlanCache(32)
+
+
+def _counted(mask: BlockSparseMask, tile_q: int, tile_k: int) -> _Counts:
+    return _COUNTS.get(mask, (tile_q, tile_k), lambda: _counts(mask, tile_q, tile_k))
 
 
 def _counts(mask: BlockSparseMask, tile_q: int, tile_k: int) -> _Counts:

@@ -100,24 +100,23 @@ def _run(
 
     The progress leaves out the cases of kernels for other devices.
     """
-    from longca.manifests.mixes import singles
     from longca_bench.cli.progress import Progress, say_duration
     from longca_bench.measuring.runner import run_cases
     from longca_bench.reports.text import printable
     from longca_bench.suites.duration import duration_of, is_measured
-    from longca_bench.suites.tasks import elsewhere
+    from longca_bench.suites.tasks import is_elsewhere
 
     left = [case for case in cases if case.digest(str(where)) not in folder.done]
     _say_resumed(folder, len(cases) - len(left), quiet=wanted.as_json)
     if left and not wanted.as_json and is_measured(left, where):
         say_duration(duration_of(left, where, registry), err=True)
-    apart = frozenset(elsewhere(registry, where))
-    progress = Progress(sum(apart.isdisjoint(singles(case.kernel)) for case in left), quiet=wanted.as_json)
+    apart = {case.kernel for case in filter(is_elsewhere(registry, where), left)}
+    progress = Progress(sum(case.kernel not in apart for case in left), quiet=wanted.as_json)
     options = replace(wanted.options, workers=count_workers(where))
 
     def keep(record: Record) -> None:
         folder.append(record)
-        if apart.isdisjoint(singles(record.kernel)):
+        if record.kernel not in apart:
             progress.advance(record)
 
     try:

@@ -46,14 +46,12 @@ def print_plan(registry: Registry, cases: list[Case], device: Device, as_json: b
 
 
 def _print_rows(registry: Registry, cases: list[Case], device: Device) -> None:
-    from longca.manifests.mixes import singles
     from longca.manifests.verdict import paragraph
     from longca_bench.reports.text import printable
     from longca_bench.reports.words import elsewhere_text, mask_name
-    from longca_bench.suites.tasks import elsewhere
+    from longca_bench.suites.tasks import is_elsewhere
 
-    other = frozenset(elsewhere(registry, device))
-    apart = dict.fromkeys(case.kernel for case in cases if not other.isdisjoint(singles(case.kernel)))
+    apart = dict.fromkeys(case.kernel for case in filter(is_elsewhere(registry, device), cases))
     here = [case for case in cases if case.kernel not in apart] or cases
     wide = max([24, *(len(mask_name(case.pattern, dict(case.factors))) for case in cases)])
     for case in here:

@@ -33,7 +33,7 @@ from longca_advice.ways import Way
 from longca_advice.weighing import weigh
 from longca_advice.work import work_of
 from longca_bench.suites.case import Case, Parallel
-from longca_bench.suites.tasks import elsewhere
+from longca_bench.suites.tasks import is_elsewhere
 
 __all__ = ["WITHIN", "Duration", "case_seconds", "duration_of", "is_measured"]
 
@@ -160,8 +160,7 @@ def duration_of(cases: Sequence[Case], device: Device, registry: Registry, *, an
     Raises:
         RequestError: The evidence cannot be read.
     """
-    apart = frozenset(elsewhere(registry, device))
-    cases = [case for case in cases if apart.isdisjoint(singles(case.kernel))]
+    cases = list(itertools.filterfalse(is_elsewhere(registry, device), cases))
     calls: list[float | None] = []
     unpredicted, refusals = dict[str, None](), list[str]()
     end = time.monotonic() + _PATIENCE

@@ -10,6 +10,7 @@ import numpy as np
 
 from longca.errors import LongCAError
 from longca.manifests import Device, Layout
+from longca.manifests.mixes import singles
 from longca.manifests.verified import Standing, standing
 from longca.plugins import Registry
 from longca_advice.auto_layout import AUTO, arranged
@@ -17,7 +18,7 @@ from longca_bench.suites.case import Case
 from longca_bench.suites.meshes import MeshAxes
 from longca_bench.suites.streams import masks_of
 
-__all__ = ["Sharing", "Task", "elsewhere", "places_of", "takes", "task_of"]
+__all__ = ["Sharing", "Task", "elsewhere", "is_elsewhere", "places_of", "takes", "task_of"]
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,12 @@ def elsewhere(registry: Registry, device: Device) -> list[str]:
         for name, manifest in registry.kernels.items()
         if all(standing(name, offer, device) is Standing.NOT_OFFERED for offer in manifest.offers)
     ]
+
+
+def is_elsewhere(registry: Registry, device: Device) -> Callable[[Case], bool]:
+    """The function that says whether a case's kernel, or a half of its pair, runs on other devices only."""
+    apart = frozenset(elsewhere(registry, device))
+    return lambda case: not apart.isdisjoint(singles(case.kernel))
 
 
 def places_of(mesh: MeshAxes, axes: MeshAxes) -> tuple[int, ...]:
