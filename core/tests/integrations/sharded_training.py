@@ -1,6 +1,7 @@
 """Training of models under `context_parallel`: 20 steps, losses of one's own, FSDP2 and `Trainer`."""
 
 import sys
+from functools import partial
 from unittest import mock
 
 import pytest
@@ -14,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
 from longca import masks
-from longca.errors import RequestError
+from longca.errors import RequestError, UnsupportedError
 from longca.integrations.transformers import context_parallel, using
 from longca_advice import shared_layout
 
@@ -97,6 +98,81 @@ def check_a_loss_of_ones_own():
     close(own_loss(model, cp, batch).detach(), wanted.detach().double(), 1e-6, "loss")
 
 
+def with_fused_head(model):
+    """A model that returns the log-probabilities of targets if it is asked to, as TRL's trainers patch it."""
+    plain = model.forward
+
+    def forward(*, fused_lm_head=False, labels=None, shift_labels=None, num_items_in_batch=None, **others):
+        if not fused_lm_head:
+            given = {"labels": labels, "shift_labels": shift_labels, "num_items_in_batch": num_items_in_batch}
+            return plain(**others, **{name: value for name, value in given.items() if value is not None})
+        hidden = model.model(**others).last_hidden_state
+        if shift_labels is None:
+            hidden, shift_labels = hidden[:, :-1], labels[:, 1:]
+        log_probs = model.lm_head(hidden).log_softmax(-1).gather(2, shift_labels.clamp(min=0)[..., None])[..., 0]
+        log_probs = log_probs.masked_fill(shift_labels == IGNORED, 0)
+        return {"loss": -log_probs.sum(), "log_probs": log_probs, "label_mask": shift_labels != IGNORED}
+
+    model.forward = forward
+    return model
+
+
+def preference(model, batch):
+    """A loss that is not linear in the tokens, of all log-probabilities of a batch, as that of DPO."""
+    out = model(**batch, labels=batch["input_ids"], use_cache=False, fused_lm_head=True)
+    sums = out["log_probs"].cumsum(1)
+    assert sums.shape == out["label_mask"].shape == (1, batch["input_ids"].shape[1] - 1)
+    assert out["label_mask"].all()
+    torch.testing.assert_close(out["loss"].detach(), -sums[0, -1].detach())
+    return torch.nn.functional.softplus(sums / sums.shape[1]).mean()
+
+
+def check_label_smoothing_is_refused():
+    """`Trainer` smooths labels with the logits of all tokens."""
+    with pytest.raises(UnsupportedError, match="label_smoothing_factor"):
+        trainer_losses(sys.argv[1], line(2), label_smoothing_factor=0.1)
+
+
+def check_losses_of_a_fused_head():
+    """The gradients of a loss that a caller makes of the log-probabilities, averaged by FSDP2 or summed here."""
+    batch, alone = packed(5, 1, 11, 7), with_fused_head(make("llama"))
+    alone.set_attn_implementation("sdpa")
+    wanted_loss = preference(alone, batch)
+    wanted_loss.backward()
+    wanted, mesh = gradients(alone), line(2)
+    for averaged in (False, True):
+        model = with_fused_head(make("llama"))
+        if averaged:
+            fully_shard(model, mesh=mesh)
+        cp = context_parallel(model, mesh, "ulysses", averaged=averaged)
+        loss = preference(model, batch)
+        close(loss.detach(), wanted_loss.detach(), 1e-11, "loss")
+        loss.backward()
+        if not averaged:
+            cp.sync_gradients()
+        for name, gradient in gradients(model).items():
+            close(gradient, wanted[name], 1e-9, name)
+
+
+def check_compiled_models():
+    batch, losses = packed(9, 6, 4), []
+    for compiled in (lambda model: model, partial(torch.compile, backend="eager"), in_place):
+        model = make("llama")
+        cp = context_parallel(model, line(2), "ring_p2p")
+        loss = compiled(model)(**batch, labels=batch["input_ids"]).loss
+        loss.backward()
+        cp.sync_gradients()
+        losses.append((loss.item(), model.model.embed_tokens.weight.grad.norm().item()))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
+    assert losses[2] == pytest.approx(losses[0], rel=1e-6)
+
+
+def in_place(model):
+    """A model that is compiled by its own method."""
+    model.compile(backend="eager")
+    return model
+
+
 def check_fsdp2_on_another_dim():
     """Two halves of a batch on the ranks of `dp`, each sharded over `cp`, against both halves on one device."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "cp"))
@@ -125,7 +201,7 @@ def check_fsdp2_on_another_dim():
             close(found[name], gradient, 1e-6, name)
 
 
-def trainer_losses(folder, mesh=None):
+def trainer_losses(folder, mesh=None, **options):
     """The losses and norms of gradients of a `Trainer`, whose ranks get the same batches."""
     features = [{"input_ids": tokens(1, 40)[0][start : start + 5 + start].tolist()} for start in range(1, 17)]
     model = make("llama", torch.float32)
@@ -151,6 +227,7 @@ def trainer_losses(folder, mesh=None):
         save_strategy="no",
         use_cpu=True,
         disable_tqdm=True,
+        **options,
     )
     collator = transformers.DataCollatorWithFlattening()
     trainer = SameBatches(model, arguments, data_collator=collator, train_dataset=features)

@@ -7,7 +7,9 @@ adds the losses of all ranks. Layers attend across ranks by `longca.attention` u
 from __future__ import annotations
 
 import inspect
+import sys
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 from weakref import WeakSet
 
@@ -16,8 +18,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map_only
 
-from longca.errors import RequestError
+from longca.errors import RequestError, UnsupportedError
 from longca.integrations.transformers.calls import tokens_of
 from longca.integrations.transformers.interfaces import add_attention
 from longca.integrations.transformers.parallel_models import check_model, heads_of
@@ -95,13 +98,12 @@ class ContextParallel:
     def loss(self, part: Tensor) -> Tensor:
         """The loss of the whole batch, from this rank's part of a loss of your own. It is a collective call.
 
-        The gradient is that of this rank's part. With `averaged=True` it is multiplied by the number of ranks.
+        The gradient is that of this rank's part.
 
         Args:
             part: A scalar: the sum over this rank's tokens, divided by a number of the whole batch.
         """
-        mine = part * self._setup.mesh.size() if self._setup.averaged else part
-        return mine + (self._setup.total(part) - mine.detach())
+        return part + (self._setup.total(part) - part.detach())
 
     def sync_gradients(self) -> None:
         """Sums the gradients of all parameters over the ranks of the mesh. Call it once before each optimizer step.
@@ -141,6 +143,7 @@ class ContextParallel:
         if not any(cp._model.config is self._model.config for cp in _UNDER):
             self._model.set_attn_implementation(self._before)
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # layouts and process groups are no tensors
     def _enter(self, _model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[()], dict[str, Any]]:
         """Cuts the batch of a call."""
         if (found := self._model.config._attn_implementation) != NAME:
@@ -150,21 +153,46 @@ class ContextParallel:
             )
         bound = self._signature.bind_partial(*args)
         given = {**bound.arguments, **kwargs}
+        if given.get("labels") is None and _smooths_labels():
+            raise UnsupportedError(
+                "Trainer computes the loss of label_smoothing_factor from the logits of all tokens, and each rank has "
+                "those of its own; set label_smoothing_factor=0, or give compute_loss_func a loss that is made by "
+                "shard and loss of what context_parallel returned"
+            )
         self._latest = ShardedBatch.of(given, self._setup)
         CURRENT.set(self._latest)
         return (), self._latest.arguments
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _leave(self, _model: Any, _args: tuple[Any, ...], output: Any) -> Any:
-        """Adds the losses of all ranks. The gradient is that of this rank's part."""
+        """Adds the losses of all ranks. The gradients of all outputs are those of this rank's part."""
         batch = CURRENT.get()
         CURRENT.set(None)
-        if output is None or batch is None or "labels" not in batch.arguments:
+        if output is None or batch is None:
             return output
-        loss = self.loss(output["loss"] if isinstance(output, dict) else output[0])
-        if isinstance(output, dict):
-            output["loss"] = loss
-            return output
-        return (loss, *output[1:])
+        if "labels" in batch.arguments:
+            loss = self.loss(output["loss"] if isinstance(output, dict) else output[0])
+            if isinstance(output, dict):
+                output["loss"] = loss
+            else:
+                output = (loss, *output[1:])
+        return tree_map_only(Tensor, lambda x: self._scaled(batch.whole(x)), output)
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        """An output whose gradient makes up for an average over the ranks, however a loss is made of it."""
+        if not self._setup.averaged or not x.requires_grad:
+            return x
+        x, ranks = x.view_as(x), self._setup.mesh.size()  # outputs are made of one another, as a loss is of logits
+        x.register_hook(lambda gradient: None if gradient is None else gradient * ranks)
+        return x
+
+
+def _smooths_labels() -> bool:
+    """Whether a `Trainer` calls that smooths labels. It keeps them from the model."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "compute_loss":
+        frame = frame.f_back
+    return frame is not None and getattr(frame.f_locals.get("self"), "label_smoother", None) is not None
 
 
 def context_parallel(
@@ -180,8 +208,8 @@ def context_parallel(
     """Spreads the batches of a decoder-only model over the ranks of a device mesh. It is a collective call.
 
     All ranks call the model with the same whole batch. The model returns the logits of this rank's tokens [1, Tl, V],
-    and the loss of the whole batch on every rank. Gradients are those of this rank's tokens, until `sync_gradients`
-    sums them.
+    and the loss of the whole batch on every rank. An output of one number for each token, such as the `log_probs` of
+    TRL, is that of the whole batch too. Gradients are those of this rank's tokens, until `sync_gradients` sums them.
 
     Args:
         model: A model of transformers with a head for causal language modelling.
@@ -190,9 +218,8 @@ def context_parallel(
         strategy: Name of a context-parallel strategy. `auto` takes the one that is predicted fastest for the batch.
         placement: The way to place tokens on ranks, as in `longca.layout`.
         kernel: Name of the kernel or pair, as in `longca.attention`.
-        averaged: Whether DDP or FSDP averages the gradients over this mesh too. The gradient of the model's loss is
-            then multiplied by the number of ranks, so that the average is the sum, and `sync_gradients` is not needed.
-            Give a loss of your own to `ContextParallel.loss`, which does the same.
+        averaged: Whether DDP or FSDP averages the gradients over this mesh too. The gradients of all outputs are then
+            multiplied by the number of ranks, so that the average is the sum, and `sync_gradients` is not needed.
         require_documents: As in `register`.
 
     Raises:

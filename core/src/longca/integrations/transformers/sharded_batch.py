@@ -32,11 +32,13 @@ class ShardedBatch:
         arguments: The arguments of the model's call, with this rank's tokens: [1, Tl].
         masks: The mask of each kind of layer, by its sliding window.
         shape: Rows and tokens of the whole batch.
+        is_shifted: Whether the call gave `shift_labels`.
     """
 
     arguments: dict[str, Any]
     masks: dict[int | None, ShardedMask]
     shape: tuple[int, int]
+    is_shifted: bool
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any], setup: Setup) -> ShardedBatch:
@@ -55,7 +57,7 @@ class ShardedBatch:
         check_arguments(given, setup)
         check_alike(given, setup)
         shape = tokens.shape[0], tokens.shape[1]
-        batch = cls({}, sharded_masks(given, tokens, setup), shape)
+        batch = cls({}, sharded_masks(given, tokens, setup), shape, "shift_labels" in given)
         batch.arguments.update(batch._cut(given, tokens))
         return batch
 
@@ -72,6 +74,22 @@ class ShardedBatch:
             )
         held = next(iter(self.masks.values()))
         return held.layout.shard(x.flatten(0, 1), held.setup.rank_in(held.layout))[None]
+
+    def whole(self, x: Tensor) -> Tensor:
+        """An output of the model, of all ranks' tokens if it has one number for each: [1, Tl] becomes [rows, tokens].
+
+        The gradient is that of this rank's tokens. Other outputs, such as logits, stay as they are. It is a collective
+        call.
+        """
+        places = self.shard(torch.arange(self.shape[0] * self.shape[1], device=x.device).view(self.shape))
+        if x.shape != places.shape:
+            return x
+        setup = next(iter(self.masks.values())).setup
+        mine = x.new_zeros(self.shape).flatten().index_copy(0, places[0], x[0].detach())
+        everyones = setup.total(mine.byte()).bool() if x.dtype == torch.bool else setup.total(mine)
+        whole = everyones.index_copy(0, places[0], x[0]).view(self.shape)
+        # TRL's fused head has one number for each target, and the last token of a row has none.
+        return whole[:, :-1] if "fused_lm_head" in self.arguments and not self.is_shifted else whole
 
     def _cut(self, given: dict[str, Any], tokens: Tensor) -> dict[str, Any]:
         """The arguments with this rank's tokens, true positions and targets."""
