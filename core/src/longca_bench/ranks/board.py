@@ -68,7 +68,8 @@ class Board:
             return from_json(value, kind)
         except ValueError:
             raise LongCAError(
-                f"{name} in this job's store is no {kind}, so another program wrote it; the records so far are kept"
+                f"{name} in this job's store is not what LongCA writes there, so another program wrote it; the records "
+                "so far are kept. Find out who reaches the store"
             ) from None
 
 
