@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from longca.errors import RequestError
 from longca.processes import end_with_parent
-from longca_bench.ranks.store import LOOPBACK
 
-__all__ = ["Job", "current_job"]
+__all__ = ["LOOPBACK", "Job", "current_job"]
+
+#: The address of a job on one host. Other hosts cannot reach it.
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)

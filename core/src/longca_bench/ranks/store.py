@@ -8,10 +8,10 @@ from datetime import timedelta
 
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # they are, and documented
 
-__all__ = ["LOOPBACK", "open_store", "serve_store"]
+from longca_bench.ranks.job import LOOPBACK
 
-#: The address of a store for one host. Other hosts cannot reach it.
-LOOPBACK = "127.0.0.1"
+__all__ = ["open_store", "serve_store"]
+
 #: Seconds in which all processes of a job must reach its store.
 _JOIN = timedelta(seconds=300)
 
