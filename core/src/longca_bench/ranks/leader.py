@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
+from longca.errors import LongCAError
 from longca_bench.measuring.messages import Result, Setup
 from longca_bench.ranks.blame import blame, has_failed
 from longca_bench.ranks.board import Board, BoardLostError, answer, assignment, gone, ready, stop
@@ -128,7 +129,7 @@ def leading(job: Job) -> Iterator[Leader]:
     member = Member(job, Board(open_store(job.host, job.port)))
 
     def beside() -> None:
-        with suppress(BoardLostError):  # the leader meets the same error, and reports it
+        with suppress(LongCAError):  # of the board: the leader or another member meets it too, and reports it
             member.follow()
 
     thread = threading.Thread(target=beside, daemon=True)
