@@ -75,7 +75,7 @@ def run(
         typer.Option(help="Only this transport: auto, collectives or copy_engine. Repeatable. (default: the suite's)"),
     ] = None,
     nproc: Annotated[
-        int | None, typer.Option(help="Number of ranks to start with torchrun. They share each case.", min=1, max=4096)
+        int | None, typer.Option(help="Number of ranks to start on this host. They share each case.", min=1, max=4096)
     ] = None,
     described: MaskOptions = MaskOptions(),
     head_dim: Annotated[

@@ -119,7 +119,7 @@ def _ranks(given: Mapping[str, Any], timeout: float) -> Iterator[Ranks | None]:
     """The process group of torchrun's ranks, on CPUs. None on one device."""
     from longca_bench.ranks.job import current_job
 
-    if current_job() is None:
+    if (job := current_job()) is None:
         if "placement" in given:
             raise RequestError(
                 "--placement shares tokens among ranks, and there are none; start it with `torchrun --nproc-per-node 2 "
@@ -133,6 +133,7 @@ def _ranks(given: Mapping[str, Any], timeout: float) -> Iterator[Ranks | None]:
 
     from longca_bench.functions.ranks import Ranks
 
+    job.enter()
     dist.init_process_group("gloo", timeout=timedelta(seconds=max(timeout, _LEAST)))
     try:
         yield Ranks.of()

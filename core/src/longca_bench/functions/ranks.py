@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,8 +17,11 @@ from longca.manifests import Problem
 from longca.masks import Mask
 from longca.plain_text import plain_text, type_name
 from longca.plugins import registry
+from longca_bench.measuring.messages import from_json, to_json
 
 __all__ = ["Placing", "Ranks", "Tokens", "placed_tokens", "tokens_of_ranks"]
+
+_T = TypeVar("_T")
 
 #: The tokens of each rank: from the mask and the number of ranks to integers [tokens of the rank] for each.
 Placing = str | Callable[[Mask, int], Sequence[Any]]
@@ -64,23 +67,32 @@ class Ranks:
             parts: This rank's results for each sequence: [tokens of the rank, heads, head dim].
             tokens: The tokens of each rank.
         """
-        device = next(iter(parts[0].values())).device
-        mine = [{name: x.cpu() for name, x in part.items()} for part in parts]
-        found: list[Any] | None = [None] * self.size if self.rank == 0 else None
-        dist.gather_object(mine, found, dist.get_global_rank(self.harness, 0), self.harness)
-        if found is None:
-            return []
         back = torch.from_numpy(np.argsort(np.concatenate(tokens)))
-        return [
-            {name: torch.cat([each[at][name] for each in found])[back].to(device) for name in mine[at]}
-            for at in range(len(parts))
-        ]
+        whole = [{name: self._gathered(x, tokens) for name, x in part.items()} for part in parts]
+        if self.rank > 0:
+            return []
+        return [{name: x[back].to(parts[0][name].device) for name, x in part.items()} for part in whole]
 
-    def share(self, value: Any) -> Any:
-        """The first rank's value, on every rank."""
-        said = [value]
-        dist.broadcast_object_list(said, dist.get_global_rank(self.harness, 0), self.harness)
-        return said[0]
+    def _gathered(self, mine: Tensor, tokens: Tokens) -> Tensor:
+        """The rows of all ranks, one rank after another, at the first rank. At the others nothing of use."""
+        rows = [mine.new_empty((len(each), *mine.shape[1:]), device="cpu") for each in tokens]
+        rows[self.rank] = mine.cpu().contiguous()
+        if self.rank > 0:
+            dist.send(rows[self.rank], group=self.harness, group_dst=0)
+        else:
+            for rank in range(1, self.size):
+                dist.recv(rows[rank], group=self.harness, group_src=rank)
+        return torch.cat(rows)
+
+    def share(self, value: _T) -> _T:
+        """The first rank's value, on every rank, by way of JSON."""
+        data = to_json(value)
+        size = torch.tensor([len(data)])
+        dist.broadcast(size, group=self.harness, group_src=0)
+        there = torch.frombuffer(bytearray(data if self.rank == 0 else int(size)), dtype=torch.uint8)
+        dist.broadcast(there, group=self.harness, group_src=0)
+        found: _T = from_json(bytes(there.numpy()), type(value))
+        return found
 
 
 def tokens_of_ranks(placing: Placing, problem: Problem, size: int) -> Tokens:

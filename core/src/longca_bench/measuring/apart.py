@@ -61,7 +61,7 @@ def _measured_alone(
     world, announce, budget = instruments.world, instruments.announce, instruments.budget
     if not strategy.sharing.takes_whole:
         return Alone()
-    findings = worst(world.everyone(_findings_alone(problem, strategy, shared, instruments)))
+    findings = worst(world.everyone(_findings_alone(problem, strategy, shared, instruments), list[Finding]))
     part = equal_share(problem, world.size)
     if part is None:
         return Alone(findings)

@@ -29,7 +29,7 @@ def measure_communication(
         world: The ranks.
         timed: Times the collectives of a kind, or of all kinds.
     """
-    everyones = world.everyone(dict(traffic))
+    everyones = world.everyone(dict(traffic), dict[str, Traffic])
     kinds = sorted({kind for each in everyones for kind in each})
     whole = [each | {ALL: sum(each.values(), Traffic())} for each in everyones]
     found = {kind: _measured([each.get(kind, Traffic()) for each in whole], timed(kind)) for kind in kinds}

@@ -20,7 +20,7 @@ from longca_bench.measuring.case_end import CaseEndError, failure
 from longca_bench.measuring.exhaustion import is_exhausted
 from longca_bench.measuring.instruments import Instruments, Phases
 from longca_bench.measuring.keeping import Keeper
-from longca_bench.measuring.messages import Order, Phase, Result, Setup
+from longca_bench.measuring.messages import Order, Phase, Result, Setup, to_json
 from longca_bench.measuring.status import Status
 from longca_bench.measuring.workers import Workers
 from longca_bench.measuring.world import World
@@ -44,7 +44,7 @@ def serve(connection: Connection, keeper: Keeper) -> None:
         EOFError: The runner has closed the connection.
     """
     setup: Setup = connection.recv()
-    phases = Phases(lambda name: connection.send(Phase(name)))
+    phases = Phases(lambda name: connection.send_bytes(to_json(Phase(name))))
     if setup.place is not None:
         phases("joining")
     world = _world(setup)
@@ -56,10 +56,10 @@ def serve(connection: Connection, keeper: Keeper) -> None:
     while True:
         result = _measured(connection.recv(), bench, instruments)
         if result.is_judges or _poisoned():
-            connection.send(replace(result, is_last=True))
+            connection.send_bytes(to_json(replace(result, is_last=True)))
             connection.recv()  # the runner ends this process, which may be unable to end well
         torch.cuda.empty_cache()
-        connection.send(result)
+        connection.send_bytes(to_json(result))
 
 
 def _measured(order: Order, bench: Bench, instruments: Instruments) -> Result:

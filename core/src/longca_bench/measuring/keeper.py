@@ -8,6 +8,7 @@ ends first.
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import shutil
@@ -69,7 +70,7 @@ def _follow(control: socket.socket, folder: str, owner: str, ended: dict[int, in
         else:
             _reap(ended)
             answer = ended.get(about)
-        control.sendall(pickle.dumps(answer))
+        control.sendall(json.dumps(answer).encode())
 
 
 def _start(control: socket.socket, folder: str, owner: str, setup: WorkerSetup, fds: list[int]) -> int:

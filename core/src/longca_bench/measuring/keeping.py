@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import shutil
@@ -194,7 +195,7 @@ class Keeper:
             raise KeeperLostError from error
         if not answer:
             raise KeeperLostError
-        found: int | None = pickle.loads(answer)  # the keeper wrote it
+        found: int | None = json.loads(answer)
         return found
 
 

@@ -1,15 +1,23 @@
-"""Messages between the runner, or a rank's supervisor, and its judge."""
+"""Messages between the runner, or a rank's supervisor, and its judge.
+
+Only a process that started another one sends it pickles. Everything else is JSON: answers to the process that started
+this one, and the words of ranks to each other.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from typing import Any
+
+from pydantic import BaseModel, TypeAdapter
 
 from longca.manifests import Device
 from longca_bench.measuring.status import Status
 from longca_bench.suites.tasks import Task
 
-__all__ = ["COMPUTING", "PUSHING", "Order", "Phase", "Place", "Result", "Setup"]
+__all__ = ["COMPUTING", "PUSHING", "Order", "Phase", "Place", "Result", "Setup", "from_json", "to_json"]
 
 #: First word of each phase in which a rank is inside a kernel, and does not wait for other ranks.
 COMPUTING = "kernel"
@@ -101,3 +109,34 @@ class Result:
     fields: dict[str, Any]
     is_last: bool = False
     is_judges: bool = False
+
+
+def to_json(value: object) -> bytes:
+    """A value of plain data, dataclasses and pydantic models as JSON. NaN and infinities keep their value."""
+    return json.dumps(value, default=_plain, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def from_json(data: bytes, kind: Any = Any) -> Any:
+    """The value that another process gave to `to_json`.
+
+    Args:
+        data: The JSON.
+        kind: The type of the value. `Any` leaves lists in place of tuples, and dicts in place of dataclasses.
+
+    Raises:
+        ValueError: The data are not JSON, or no such value.
+    """
+    return _adapter(kind).validate_json(data)
+
+
+def _plain(value: Any) -> object:
+    if isinstance(value, BaseModel):
+        return value.model_dump()
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    return list(value)  # a set, or another sequence
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)

@@ -68,6 +68,7 @@ def _symmetric(reaches: list[list[bool]]) -> str:
     if pair is None:
         return "no GPU has access to the memory of another one"
     os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     with tempfile.TemporaryDirectory() as folder:
         try:
             spawn(_trial, (pair, f"{folder}/store", folder), nprocs=2)

@@ -17,7 +17,7 @@ from longca.errors import LongCAError
 from longca.import_path import safe_environment, safe_python
 from longca.processes import end_all, how_it_ended
 from longca_bench.measuring.cgroup import end_cgroups
-from longca_bench.measuring.messages import Order, Phase, Result, Setup
+from longca_bench.measuring.messages import Order, Phase, Result, Setup, from_json
 from longca_bench.measuring.status import Status
 from longca_bench.suites.tasks import Task
 
@@ -88,7 +88,7 @@ class Judge:
         try:
             if not self._connection.poll(seconds):
                 return None
-            said: Phase | Result = self._connection.recv()
+            said: Phase | Result = from_json(self._connection.recv_bytes(), Phase | Result)
         except (EOFError, OSError):
             return Result(Status.CRASHED, self._how_it_died(), {}, is_last=True)
         if isinstance(said, Result) and said.is_last:

@@ -274,14 +274,14 @@ class StrategyTrial(Trial):
             WrongResultError: The call was wrong on some rank.
         """
         waited = (ran.heard.ended.waited, ran.heard.done.waited) if ran is not None else (0.0, 0.0)
-        words = self._world.everyone(_Word(found, waited, _drawn()))
+        words = self._world.everyone(_Word(found, waited, _drawn()), _Word)
         self._random = Random(repr([word.drawn for word in words]))
         self._raise(worst(word.findings for word in words))
         return max(word.waited[0] for word in words), max(word.waited[1] for word in words)
 
     def _all(self, found: list[Finding]) -> tuple[Finding, ...]:
         """The worst findings of all ranks."""
-        return worst(self._world.everyone(found))
+        return worst(self._world.everyone(found, list[Finding]))
 
     def _raise(self, found: Iterable[Finding], of: str = "a timed call") -> None:
         """Raises findings, if there are any. Their names say what they are of."""

@@ -178,7 +178,7 @@ class StreamTrial:
                     mine += shard.check_rows(results, self._random)
                 shard.checksums.is_complete = True
                 named = tuple(each.named(f"{each.tensor} of {way} steps") for each in mine)
-                found += self._world.everyone(named)
+                found += self._world.everyone(named, tuple[Finding, ...])
             self._world.give_back()
         found.append(self._meet_new_work(made, steps, shards, landings))
         return worst(found)
@@ -239,7 +239,8 @@ class StreamTrial:
                 results = given_results(landing, optional_lse=self._task.optional_lse)
                 forward = {name: landing[name] for name in ("out", "lse")}
                 mine = shard.check_new(results, forward, self._random)
-                found.extend(self._world.everyone(tuple(each.named(f"{each.tensor} of new inputs") for each in mine)))
+                named = tuple(each.named(f"{each.tensor} of new inputs") for each in mine)
+                found.extend(self._world.everyone(named, tuple[Finding, ...]))
             self._world.give_back()
             said = new.heard.answer.model_copy(update={"seconds": sum(new.seconds)})
             return replace(new.heard, answer=said), new.handling

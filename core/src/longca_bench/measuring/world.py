@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -33,8 +33,13 @@ class World:
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
-    def everyone(self, value: _T) -> list[_T]:
-        """Every rank's value, on every rank. It is also a barrier of the hosts."""
+    def everyone(self, value: _T, kind: Any = Any) -> list[_T]:
+        """Every rank's value, on every rank. It is also a barrier of the hosts.
+
+        Args:
+            value: This rank's value. Ranks send it as JSON.
+            kind: The value's type. `Any` leaves lists in place of tuples.
+        """
         return [value]
 
     def meet(self) -> None:

@@ -6,7 +6,6 @@ their results. After a failure the leader posts a stop to the members that have 
 
 from __future__ import annotations
 
-import pickle
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import Any
 from torch.distributed import DistNetworkError, Store  # type: ignore[attr-defined]  # they are, and documented
 
 from longca.errors import LongCAError
+from longca_bench.measuring.messages import from_json, to_json
 
 __all__ = ["Board", "BoardLostError", "answer", "assignment", "gone", "ready", "stop"]
 
@@ -28,7 +28,7 @@ class BoardLostError(LongCAError):
 class Board:
     """Named values that every process of the job can read.
 
-    Values are pickled. They come from processes of the same job, which run the same code for the same user.
+    Values are JSON, because anyone who reaches the store can write one.
 
     Args:
         store: A connection to the job's store.
@@ -43,19 +43,34 @@ class Board:
     def post(self, name: str, value: Any) -> None:
         """Leaves a value."""
         with _connected():
-            self._store.set(name, pickle.dumps(value))  # type: ignore[arg-type]  # bytes do as well
+            self._store.set(name, to_json(value))  # type: ignore[arg-type]  # bytes do as well
 
     def has(self, name: str) -> bool:
         """Whether there is a value of the name."""
         with _connected():
             return bool(self._store.check([name]))
 
-    def read(self, name: str) -> Any:
-        """The value of the name. Waits until there is one."""
+    def read(self, name: str, kind: Any) -> Any:
+        """The value of the name. Waits until there is one.
+
+        Args:
+            name: The name.
+            kind: The type of the value.
+
+        Raises:
+            LongCAError: The value has another type.
+        """
         while not self.has(name):
             time.sleep(_PAUSE)
         with _connected():
-            return pickle.loads(self._store.get(name))
+            value = self._store.get(name)
+        try:
+            return from_json(value, kind)
+        except ValueError:
+            raise LongCAError(
+                f"{name} in this job's store is not what LongCA writes there, so another program wrote it; the records "
+                "so far are kept. Find out who reaches the store"
+            ) from None
 
 
 @contextmanager

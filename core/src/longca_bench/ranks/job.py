@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from longca.errors import RequestError
 from longca.processes import end_with_parent
 
-__all__ = ["Job", "current_job"]
+__all__ = ["LOOPBACK", "Job", "current_job"]
+
+#: The address of a job on one host. Other hosts cannot reach it.
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,7 @@ class Job:
         host: Host of the store in which the job's processes find each other.
         port: Port of the store.
         opens_store: Whether this process opens the store. Rank 0 does, unless the launcher has.
+        on_one_host: Whether all ranks are on this host.
     """
 
     rank: int
@@ -30,10 +34,17 @@ class Job:
     host: str
     port: int
     opens_store: bool
+    on_one_host: bool = False
 
-    def end_with_launcher(self) -> None:
-        """Makes this process end with the process that started it."""
+    def enter(self) -> None:
+        """Makes this process end with the process that started it.
+
+        On one host the ranks' sockets listen on the loopback address, unless the user has named an interface.
+        """
         end_with_parent()
+        if self.on_one_host:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
 
 
 def current_job() -> Job | None:
@@ -52,5 +63,6 @@ def current_job() -> Job | None:
         )
     rank, size, port = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
     there = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    local_rank = int(os.environ.get("LOCAL_RANK", rank))
-    return Job(rank, size, local_rank, os.environ["MASTER_ADDR"], port, opens_store=rank == 0 and not there)
+    local_rank, host = int(os.environ.get("LOCAL_RANK", rank)), os.environ["MASTER_ADDR"]
+    alone = os.environ.get("LOCAL_WORLD_SIZE") == str(size) or host in (LOOPBACK, "localhost", "::1")
+    return Job(rank, size, local_rank, LOOPBACK if alone and not there else host, port, rank == 0 and not there, alone)

@@ -1,27 +1,33 @@
-"""Launching: the command line itself starts torchrun, on one machine."""
+"""Launching: the command line itself starts a process for each rank, on one machine."""
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
+import subprocess
+import time
 from collections.abc import Sequence
-
-from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.run import parse_args
-from torch.distributed.run import run as torchrun
+from contextlib import suppress
+from types import FrameType
 
 from longca.errors import LongCAError
-from longca.import_path import safe_python
+from longca.import_path import safe_environment, safe_python
+from longca.processes import how_it_ended
+from longca_bench.ranks.job import LOOPBACK
+from longca_bench.ranks.store import serve_store
 
 __all__ = ["launch"]
 
+_PAUSE = 0.05
+#: Seconds that the other processes may take to end after one of them failed, or after a signal.
+_END = 30.0
+
 
 def launch(ranks: int, arguments: Sequence[str]) -> int:
-    """Runs `torchrun --standalone --nproc-per-node RANKS --no-python python -P -m longca ARGUMENTS` in this process.
+    """Runs `python -P -m longca ARGUMENTS` in a process for each rank, with the variables that `torchrun` sets.
 
-    The ranks share the cores equally, unless OMP_NUM_THREADS gives the threads of each.
+    The ranks share the cores equally, unless OMP_NUM_THREADS gives the threads of each. Their store listens on the
+    loopback address, which `torchrun` cannot do.
 
     Args:
         ranks: Number of processes.
@@ -34,22 +40,52 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
         LongCAError: Another process ended the job.
         KeyboardInterrupt: The job was interrupted.
     """
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // ranks)))
-    # The records name the rank that failed, and the reason. torchrun would only report an exit code, at length.
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    options = ["--standalone", f"--nproc-per-node={ranks}", "--max-restarts=0", "--no-python", "--"]
+    store = serve_store(LOOPBACK)
+    environment = {
+        "OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // ranks)),
+        **safe_environment(),
+        "MASTER_ADDR": LOOPBACK,
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+    }
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, _raise)
+    processes: list[subprocess.Popen[bytes]] = []
+    told = signal.SIGTERM
     try:
-        torchrun(parse_args([*options, *safe_python("-u", "-m", "longca", *arguments)]))
-    except SignalException as ended:
-        if ended.sigval == signal.SIGINT:
-            raise KeyboardInterrupt from None
-        raise LongCAError(f"the run was ended by {signal.Signals(ended.sigval).name}") from None
-    except ChildFailedError as failed:
-        rank, failure = failed.get_first_failure()
-        if rank == 0 and failure.exitcode > 0:
-            return int(failure.exitcode)
-        how = f"exit code {failure.exitcode}" if failure.exitcode >= 0 else signal.Signals(-failure.exitcode).name
-        raise LongCAError(
-            f"the process that supervises rank {rank} ended with {how}; the records so far are kept"
-        ) from None
-    return 0
+        for rank in range(ranks):
+            command = safe_python("-u", "-m", "longca", *arguments)
+            own = {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            processes.append(subprocess.Popen(command, env=own, start_new_session=True))
+        while None in (codes := [process.poll() for process in processes]) and not any(codes):
+            time.sleep(_PAUSE)
+    except KeyboardInterrupt:
+        told = signal.SIGINT
+        raise
+    finally:
+        _end(processes, told)
+    failed = [(rank, code) for rank, code in enumerate(codes) if code]
+    if not failed:
+        return 0
+    rank, code = failed[0]
+    if rank == 0 and code > 0:
+        return code
+    raise LongCAError(f"the process that supervises rank {rank} {how_it_ended(code)}; the records so far are kept")
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]], told: signal.Signals) -> None:
+    """Ends processes by a signal, and after a while at once."""
+    for process in processes:
+        process.send_signal(told)
+    deadline = time.monotonic() + _END
+    for process in processes:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+        process.kill()
+        process.wait()
+
+
+def _raise(number: int, _: FrameType | None) -> None:
+    raise LongCAError(f"the run was ended by {signal.Signals(number).name}")

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
+from longca.errors import LongCAError
 from longca_bench.measuring.messages import Result, Setup
 from longca_bench.ranks.blame import blame, has_failed
 from longca_bench.ranks.board import Board, BoardLostError, answer, assignment, gone, ready, stop
 from longca_bench.ranks.job import Job
 from longca_bench.ranks.member import Member
 from longca_bench.ranks.messages import Assignment, RankResult
-from longca_bench.ranks.store import open_store
+from longca_bench.ranks.store import open_store, serve_store
 from longca_bench.suites.tasks import Task
 
 __all__ = ["Leader", "leading"]
@@ -100,7 +101,7 @@ class Leader:
     def _collect(self) -> None:
         for rank in range(self.size):
             if rank not in self._answers and self._board.has(name := answer(self._number, rank)):
-                self._answers[rank] = self._board.read(name)
+                self._answers[rank] = self._board.read(name, RankResult)
 
     def _stop(self, seconds: float) -> Result:
         """Ends the case on all ranks."""
@@ -122,12 +123,13 @@ class Leader:
 @contextmanager
 def leading(job: Job) -> Iterator[Leader]:
     """Leads a job from its rank 0, and supervises that rank's worker in a thread. At the end all members go."""
-    job.end_with_launcher()
-    board = Board(open_store(job.host, job.port, opens=job.opens_store))
+    job.enter()
+    store = serve_store(job.host, job.port) if job.opens_store else None
+    board = Board(open_store(job.host, job.port))
     member = Member(job, Board(open_store(job.host, job.port)))
 
     def beside() -> None:
-        with suppress(BoardLostError):  # the leader meets the same error, and reports it
+        with suppress(LongCAError):  # of the board: the leader or another member meets it too, and reports it
             member.follow()
 
     thread = threading.Thread(target=beside, daemon=True)
@@ -140,3 +142,4 @@ def leading(job: Job) -> Iterator[Leader]:
             leader.dismiss()
         thread.join(_END)
         member.end()
+        del store  # nobody needs it any more

@@ -35,7 +35,7 @@ class Member:
         """Does one assignment after another until the last, and then ends the judge."""
         number, rank = 0, self._job.rank
         try:
-            while (told := self._board.read(assignment(number))) is not None:
+            while (told := self._board.read(assignment(number), Assignment | None)) is not None:
                 result = self._do(number, told)
                 self._board.post(answer(number, rank), RankResult(result, self._phase, self._phases))
                 number += 1
@@ -87,6 +87,6 @@ class Member:
 
 def follow(job: Job) -> None:
     """Supervises one rank of a job that another process leads, until the leader dismisses it."""
-    job.end_with_launcher()
+    job.enter()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the leader's to handle, and it tells everyone
     Member(job, Board(open_store(job.host, job.port))).follow()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # it is there, and documented
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from longca_bench.measuring.messages import Place
+from longca_bench.measuring.messages import Place, from_json, to_json
 from longca_bench.measuring.world import World
 from longca_bench.ranks.store import open_store
 
@@ -84,11 +84,14 @@ class JobWorld(World):
             self.all_to_all(torch.zeros(self.size, device=self.device), [1] * self.size, [1] * self.size)
             self._has_met = True
 
-    def everyone(self, value: _T) -> list[_T]:
-        """Every rank's value, on every rank."""
-        values: list[_T | None] = [None] * self.size
-        dist.all_gather_object(values, value, group=self._control)
-        return values  # type: ignore[return-value]  # all of them are filled
+    def everyone(self, value: _T, kind: Any = Any) -> list[_T]:
+        """Every rank's value, on every rank, by way of JSON."""
+        mine = torch.frombuffer(bytearray(to_json(value)), dtype=torch.uint8)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(sizes, torch.tensor([len(mine)]), group=self._control)
+        parts = [mine.new_empty(int(max(sizes))) for _ in sizes]
+        dist.all_gather(parts, torch.cat([mine, mine.new_zeros(len(parts[0]) - len(mine))]), group=self._control)
+        return [from_json(bytes(part[:size].numpy()), kind) for part, size in zip(parts, sizes, strict=True)]
 
     def line_up(self) -> None:
         """A barrier of the devices."""

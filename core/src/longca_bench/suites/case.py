@@ -85,7 +85,7 @@ class Case:
     head_dim: int
     dtype: DType
     direction: Direction
-    factors: tuple[tuple[str, Any], ...] = ()
+    factors: tuple[tuple[str, int | float | tuple[int, ...]], ...] = ()
     parallel: Parallel | None = None
     allow_unverified: bool = False
     stream: Stream | None = None

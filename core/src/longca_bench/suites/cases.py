@@ -199,5 +199,5 @@ def _picked(listed: tuple[str, ...], known: tuple[str, ...], selected: tuple[str
     return [name for name in names if not selected or name in selected]
 
 
-def _frozen(factors: dict[str, Value]) -> tuple[tuple[str, Any], ...]:
+def _frozen(factors: dict[str, Value]) -> tuple[tuple[str, int | float | tuple[int, ...]], ...]:
     return tuple(sorted((name, tuple(v) if isinstance(v, list) else v) for name, v in factors.items()))

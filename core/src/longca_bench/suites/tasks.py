@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Annotated
 
 import numpy as np
+from pydantic import AfterValidator
 
 from longca.errors import LongCAError
 from longca.manifests import Device, Layout
 from longca.manifests.mixes import singles
+from longca.manifests.steps import Steps
 from longca.manifests.verified import Standing, standing
 from longca.plugins import Registry
 from longca_advice.auto_layout import AUTO, arranged
@@ -32,7 +35,7 @@ class Sharing:
         rough_alone: Whether the offer that covers the whole problem calls its log-sum-exp rough.
     """
 
-    layout: Layout
+    layout: Annotated[Layout, AfterValidator(lambda found: replace(found, steps=Steps.of(found.steps)))]
     places: tuple[int, ...]
     takes_whole: bool
     rough_alone: bool

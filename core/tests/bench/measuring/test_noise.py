@@ -252,7 +252,7 @@ class Ranks(World):
         super().__init__(torch.device("cpu"))
         self.answers = iter(answers)
 
-    def everyone(self, value):
+    def everyone(self, value, kind=None):
         return [value, next(self.answers)]
 
 

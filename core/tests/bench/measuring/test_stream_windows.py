@@ -19,7 +19,7 @@ class Ranks(World):
     def free_bytes(self):
         return self.free[0]
 
-    def everyone(self, value):
+    def everyone(self, value, kind=None):
         return [value + (free - self.free[0]) for free in self.free]
 
 
@@ -54,7 +54,7 @@ def test_three_quarters_of_the_memory_hold_the_worker_and_the_steps(free, step, 
 
 def test_the_rank_with_the_least_memory_counts():
     class Uneven(Ranks):
-        def everyone(self, value):
+        def everyone(self, value, kind=None):
             return [value, 3]
 
     assert lengths(20, Uneven(100 * GIB), GIB)[1] == 3

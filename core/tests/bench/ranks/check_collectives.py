@@ -25,6 +25,7 @@ from longca_bench.measuring.traffic import Recorder, repeat, sent_by_kind
 from longca_bench.ranks.world import JobWorld
 from longca_bench.suites.tasks import Sharing
 from longca_bench.verification import head_sample
+from longca_bench.verification.findings import Finding
 from longca_bench.verification.head_sample import Turn
 from longca_bench.verification.inputs import draw_inputs
 from longca_bench.verification.reference import reference_of_all
@@ -151,7 +152,7 @@ def check_new_inputs(world):
             held = {name: sharing.layout.shard(x, place) for name, x in results.items()}
             held["lse"] = sharing.layout.shard(lse.T, place).T.contiguous()
             given = {"out": sharing.layout.shard(out, place), "lse": held["lse"]}
-            failures = world.everyone(shard.check_new(held, given, Random(2)))
+            failures = world.everyone(shard.check_new(held, given, Random(2)), list[Finding])
             return {(each.tensor.split()[0], each.head) for rank in failures for each in rank}
 
         assert not found()

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ FILES = [Path(__file__).with_name(name) for name in ("toys.py", "toy_layout.py",
 KERNELS = {
     "raises": "Raises", "exits": "Exits", "hangs": "Hangs", "hangs_planning": "HangsPlanning",
     "takes_all_memory": "TakesAllMemory", "wrong": "Wrong", "wrong_later": "WrongLater", "hangs_later": "HangsLater",
-    "hangs_on_device": "HangsOnDevice", "late_on_device": "LateOnDevice",
+    "hangs_on_device": "HangsOnDevice", "late_on_device": "LateOnDevice", "writes_pickles": "WritesPickles",
 }  # fmt: skip
 #: Strategies that misbehave, and the honest kernel that they call.
 STRATEGIES = {
@@ -97,7 +98,6 @@ class Toys:
             "LONGCA_HISTORY": str(folder / "history.jsonl"),
             "STARTED_BY_TEST": str(folder),
             "OMP_NUM_THREADS": "1",
-            "GLOO_SOCKET_IFNAME": "lo",
         }
 
     def start(self, *options, launcher=("-m", "longca"), **environment):
@@ -128,6 +128,17 @@ class Toys:
             if f"STARTED_BY_TEST={self.folder}".encode() in environment:
                 found[int(process.name)] = line
         return found
+
+    def listens_on(self):
+        """The addresses on which these processes listen, as Linux writes them."""
+        tables = [Path(f"/proc/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
+        rows = [row.split() for table in tables for row in table]
+        addresses = {f"socket:[{row[9]}]": row[1].partition(":")[0] for row in rows if row[3] == "0A"}
+        found = set()
+        for pid in self.processes():
+            with suppress(OSError):
+                found |= {addresses.get(os.readlink(fd)) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+        return found - {None}
 
     def left(self, seconds=60):
         """What is still running some time after a run: a keeper ends once its judge has."""

@@ -106,6 +106,17 @@ def test_a_run_that_is_ended_leaves_nothing_running(toys, sent):
     assert not toys.left()
 
 
+@pytest.mark.slow
+def test_a_pickle_that_a_worker_writes_into_the_store_is_not_run(toys):
+    process = toys.start("--kernel", "writes_pickles", "--placement", "evenly", "--nproc", "2")
+    _, errors = process.communicate(timeout=600)
+    assert not (toys.folder / "unpickled").exists()
+    assert process.returncode == 2, errors
+    assert "another program wrote it" in errors
+    assert "Traceback" not in errors
+    assert not toys.left()
+
+
 def rank_of(pid):
     words = Path(f"/proc/{pid}/environ").read_text().split("\0")
     return dict(word.partition("=")[::2] for word in words).get("RANK")

@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from functools import partial
+from typing import Any
 
 import pytest
 from torch.distributed import HashStore
@@ -38,8 +39,8 @@ class Members:
 
     def follow(self, rank, said):
         board, number = Board(self.store), 0
-        while (told := board.read(assignment(number))) is not None:
-            self.worlds[rank].append(told.world)
+        while (told := board.read(assignment(number), Any)) is not None:
+            self.worlds[rank].append(told["world"])
             board.post(ready(number, rank), True)
             result = said.pop(0)
             while isinstance(result, Late) and not board.has(stop(number)):
@@ -117,16 +118,16 @@ def server():
 def test_a_board_whose_process_is_gone(server):
     board = Board(open_store("localhost", server.port))
     board.post("said", 1)
-    assert board.read("said") == 1
+    assert board.read("said", int) == 1
     server.kill()
     server.wait()
-    for call in (partial(board.has, "said"), partial(board.read, "said"), partial(board.post, "said", 2)):
+    for call in (partial(board.has, "said"), partial(board.read, "said", int), partial(board.post, "said", 2)):
         with pytest.raises(BoardLostError, match="--resume"):
             call()
 
 
 def test_a_launcher_that_is_gone_is_one_error(server, monkeypatch):
-    monkeypatch.setattr(Job, "end_with_launcher", lambda job: None)
+    monkeypatch.setattr(Job, "enter", lambda job: None)
 
     def lead():
         with leading(Job(0, 1, 0, "localhost", server.port, opens_store=False)) as leader:

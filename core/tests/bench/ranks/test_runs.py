@@ -2,6 +2,7 @@
 
 import statistics
 import sys
+import time
 
 import pytest
 
@@ -64,6 +65,18 @@ def check_measured(record, direction):
     assert record["abreast_seconds"] > 0
     assert len(record["rank_abreast_seconds"]) == 2
     assert record["plan_seconds"] > 0
+
+
+@pytest.mark.slow
+def test_on_one_host_nothing_listens_beyond_loopback(toys):
+    process = toys.start("--kernel", "naive", "--placement", "evenly", "--direction", "forward", "--nproc", "2")
+    found = set()
+    while process.poll() is None:
+        found |= toys.listens_on()
+        time.sleep(0.05)
+    output, errors = process.communicate()
+    assert process.returncode == 0, output + errors
+    assert found == {"0100007F"}, "127.0.0.1"
 
 
 @pytest.mark.slow
