@@ -19,7 +19,7 @@ STAMP := .venv/.installed
 PROJECTS := $(wildcard core/pyproject.toml longca_*/pyproject.toml plugins/*/pyproject.toml)
 DISTRIBUTIONS := $(PROJECTS:%/pyproject.toml=./%)
 # The core's tests need its extras; the other distributions have none.
-CORE := ./core[corpus,html,new-plugin,parquet,slurm,transformers]
+CORE := ./core[corpus,html,new-plugin,parquet,transformers]
 # The oldest release of transformers that the core takes, with what only it needs. Its tests run in a process of their own.
 OLDEST := transformers==4.56.2 huggingface_hub==0.36.2 tokenizers==0.22.2
 # torchtitan and megatron-core with what their modules import. They have a folder of their own, because their pins would

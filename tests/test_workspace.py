@@ -47,7 +47,6 @@ FLOORS = {
         "longca_bench.measuring",
         "longca_bench.ranks",
         "longca_bench.conformance",
-        "longca_bench.clusters",
         "longca_bench.functions",
     ),
     "reports": ("longca_bench.reports",),

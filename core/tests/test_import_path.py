@@ -5,7 +5,6 @@ Neither is what a distribution offers to pydantic and torch.
 
 import json
 import os
-import socket
 import sys
 from pathlib import Path
 from textwrap import dedent, indent
@@ -13,8 +12,6 @@ from textwrap import dedent, indent
 import pytest
 
 from longca.import_path import import_path
-from longca_bench.clusters.job import ClusterJob
-from longca_bench.clusters.submit import submit
 
 from .fake_plugins import NO, VETO, provides
 
@@ -92,13 +89,6 @@ STARTS = {
         from longca_bench.ranks.launch import launch
         code = launch(2, ["plugins", "--json"])
     """,
-    "a job on one node": """
-        code = subprocess.run(job(1).command("localhost", PORT, "1")).returncode
-    """,
-    "a job on two nodes": """
-        nodes = [subprocess.Popen(job(2).command("localhost", PORT, "1")) for _ in range(2)]
-        code = max(node.wait() for node in nodes)
-    """,
     "the verification of an unverified kernel": """
         from longca.kernels.verify_first import _run
         assert "Error" not in _run(registry(), "naive")
@@ -150,17 +140,11 @@ ENTRIES = "[pydantic]\nforeign = foreign:plugin\n[torch.backends]\nforeign = for
 
 #: A program in another folder, so that Python itself has not put the working folder on its path.
 BEFORE = """
-import subprocess, sys
-from pathlib import Path
+import sys
 from longca.errors import LongCAError
 from longca.plugins import registry
-from longca_bench.clusters.job import ClusterJob
 
-PORT = sys.argv[1]
 code = 0
-
-def job(nodes):
-    return ClusterJob("job", ("plugins", "--json"), Path("run"), Path(), nodes, None if nodes == 1 else 1, 0, 9, {})
 
 if __name__ == "__main__":
 """
@@ -177,26 +161,12 @@ def test_a_started_process_imports_no_working_folder_and_no_foreign_entry_point(
     program = tmp_path_factory.mktemp("elsewhere") / "program.py"
     lines = indent(dedent(STARTS[way]) + "sys.exit(code)", "    ")
     program.write_text(BEFORE + lines)
-    with socket.create_server(("localhost", 0)) as free:
-        port = free.getsockname()[1]
-    ran = trapped.python(str(program), str(port), OMP_NUM_THREADS="1")
+    ran = trapped.python(str(program), OMP_NUM_THREADS="1")
     assert not (trapped.root / "trapped").exists(), ran.stderr
     assert ran.returncode == (1 if way == "jobs of a verification" else 0), ran.stderr
     marks = (trapped.root / "marks").read_text().splitlines()
     assert marks, "it is imported where the user starts Python"
-    if "a job" not in way:  # which a user starts here
-        assert all("program.py" in mark for mark in marks), marks
-
-
-def test_what_slurm_starts_imports_nothing_of_the_working_folder(tmp_path, monkeypatch):
-    pytest.importorskip("submitit")
-    for name in ("sbatch", "srun"):
-        (tmp_path / name).write_text('#!/bin/sh\ncp "$1" script.sh\necho Submitted batch job 1\n')
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    submit(ClusterJob("job", ("plugins",), tmp_path / "run", tmp_path, 1, None, 0, 9, {}))
-    assert f"{sys.executable} -P -u -m submitit.core._submit" in (tmp_path / "script.sh").read_text()
+    assert all("program.py" in mark for mark in marks), marks
 
 
 @pytest.mark.sampled(3)

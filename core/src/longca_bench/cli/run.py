@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from longca.limits import MAX_GIB, MAX_SECONDS
-from longca_bench.cli.cluster_options import ClusterOptions, takes_cluster
 from longca_bench.cli.mask_options import PANEL, MaskOptions, say_lengths, takes_mask
 from longca_bench.cli.options import (
     AsJson,
@@ -22,9 +21,8 @@ from longca_bench.cli.options import (
 )
 from longca_bench.cli.progress import say_duration
 from longca_bench.cli.run_advised import advised, print_advised
-from longca_bench.cli.run_cluster import cluster_device, start_job
 from longca_bench.cli.run_kernels import ChosenKernels
-from longca_bench.cli.run_ranks import check_ranks, in_its_place, ranks_of
+from longca_bench.cli.run_ranks import check_ranks, in_its_place
 from longca_bench.cli.run_request import Described, Request
 from longca_bench.measuring.options import DEADLINE, Options
 
@@ -38,7 +36,6 @@ __all__ = ["run"]
 _MANY_PAIRS = 100
 
 
-@takes_cluster
 @takes_mask("seqlen", "seqlen_k", "seed")
 def run(
     context: typer.Context,
@@ -145,7 +142,6 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the cases that would be measured, and stop.")
     ] = False,
-    cluster: ClusterOptions = ClusterOptions(),
     as_json: AsJson = False,
     no_plugin: NoPlugin = None,
 ) -> None:
@@ -175,7 +171,7 @@ def run(
     options = Options(timeout, limit, fail_fast, disabled, interleave=ab is not None, wait_idle=wait_idle)
     about = device, nproc, out, resume, dry_run, as_json, ab, recommended, unverified
     problem = Described(described, tuple(head_dim or ()), tuple(dtype or ()))
-    wanted = Request(suite, selection, problem, options, *about, cluster.chosen)
+    wanted = Request(suite, selection, problem, options, *about)
     in_its_place(wanted, lambda leader: _run(wanted, open_registry(context, no_plugin), leader))
 
 
@@ -185,15 +181,13 @@ def _run(wanted: Request, registry: Registry, leader: Leader | None) -> None:
     from longca_bench.suites.duration import duration_of
     from longca_bench.suites.tasks import takes
 
-    ranks, job = (wanted.nproc if leader is None else leader.size), wanted.cluster
-    if job is not None:
-        ranks = ranks_of(job, ranks)
+    ranks = wanted.nproc if leader is None else leader.size
     suite, selection = chosen_suite(wanted, ranks)
-    where = chosen_device(wanted.device) if job is None else cluster_device(wanted, job)
+    where = chosen_device(wanted.device)
     check_ranks(wanted, where, ranks)
     leads = wanted.dry_run or leader is not None or ranks is None
     outcomes: list[Outcome] = []
-    if wanted.recommended is not None and leads and job is None:
+    if wanted.recommended is not None and leads:
         suite, outcomes = advised(wanted, suite, where, registry, ranks)
     valid = takes(registry, where, allow_unverified=wanted.unverified)
     found = expand(suite, registry.kernels, selection, strategies=registry.strategies, ranks=ranks, takes=valid)
@@ -213,8 +207,6 @@ def _run(wanted: Request, registry: Registry, leader: Leader | None) -> None:
         print_plan(registry, cases, where, wanted.as_json)
         if not wanted.as_json:
             say_duration(duration_of(cases, where, registry), err=False)
-    elif job is not None:
-        start_job(wanted, job, suite.name, where, duration_of(cases, where, registry, anywhere=True))
     elif leader is None and ranks is not None:
         from longca_bench.ranks.launch import launch
 

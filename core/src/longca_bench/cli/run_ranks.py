@@ -11,11 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from longca.manifests import Device
-    from longca_bench.cli.cluster_options import ClusterOptions
     from longca_bench.cli.run_request import Request
     from longca_bench.ranks.leader import Leader
 
-__all__ = ["check_ranks", "in_its_place", "ranks_of"]
+__all__ = ["check_ranks", "in_its_place"]
 
 
 def in_its_place(wanted: Request, lead: Callable[[Leader | None], None]) -> None:
@@ -37,13 +36,6 @@ def in_its_place(wanted: Request, lead: Callable[[Leader | None], None]) -> None
         lead(leader)
 
 
-def ranks_of(job: ClusterOptions, per_node: int | None) -> int | None:
-    """The ranks of a job on all its nodes, or None without ranks."""
-    if per_node is None and (job.nodes or 1) > 1:
-        raise RequestError(f"--nodes {job.nodes} share each case by their ranks; give the ranks on each with --nproc")
-    return None if per_node is None else per_node * (job.nodes or 1)
-
-
 def check_ranks(wanted: Request, where: Device, ranks: int | None) -> None:
     """Refuses options that do not go with ranks."""
     if ranks is None:
@@ -51,5 +43,5 @@ def check_ranks(wanted: Request, where: Device, ranks: int | None) -> None:
     if wanted.ab:
         raise RequestError("--ab lets two kernels take turns on one device; leave it out, or --nproc and torchrun")
     here = count_workers(where)
-    if wanted.nproc is not None and wanted.cluster is None and where.kind == "cuda" and wanted.nproc > here:
+    if wanted.nproc is not None and where.kind == "cuda" and wanted.nproc > here:
         raise RequestError(f"--nproc {wanted.nproc} needs as many GPUs, and {here} are visible. Take --nproc {here}")

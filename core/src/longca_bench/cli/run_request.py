@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from longca_bench.cli.cluster_options import ClusterOptions
     from longca_bench.cli.mask_options import MaskOptions
     from longca_bench.measuring.options import Options
     from longca_bench.suites.cases import Selection
@@ -55,7 +54,6 @@ class Request:
         ab: Two kernels that take turns.
         recommended: Number of recommended choices to measure, or None to measure every kernel.
         unverified: Whether offers run that nobody verified on the device.
-        cluster: The options of a job of Slurm, or None for a run in this process.
     """
 
     subject: str
@@ -71,4 +69,3 @@ class Request:
     ab: tuple[str, str] | None
     recommended: int | None = None
     unverified: bool = False
-    cluster: ClusterOptions | None = None

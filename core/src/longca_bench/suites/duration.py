@@ -146,7 +146,7 @@ def case_seconds(call: float, device: str, *, is_shared: bool = False) -> float:
     return (costs.shared if is_shared else costs.case) + costs.checked * call * (_WARM_UP + samples)
 
 
-def duration_of(cases: Sequence[Case], device: Device, registry: Registry, *, anywhere: bool = False) -> Duration:
+def duration_of(cases: Sequence[Case], device: Device, registry: Registry) -> Duration:
     """The predicted duration of cases, without those of kernels for other devices.
 
     Links between hosts count like links within a host.
@@ -155,7 +155,6 @@ def duration_of(cases: Sequence[Case], device: Device, registry: Registry, *, an
         cases: The cases.
         device: The device of each rank, which need not be this machine's.
         registry: The registry of kernels and strategies.
-        anywhere: Whether a kernel stays valid when its packages are missing here.
 
     Raises:
         RequestError: The evidence cannot be read.
@@ -166,7 +165,7 @@ def duration_of(cases: Sequence[Case], device: Device, registry: Registry, *, an
     end = time.monotonic() + _PATIENCE
     for case in itertools.takewhile(lambda _: time.monotonic() < end, _some(cases)):
         try:
-            calls.append(_call(case, device, registry, anywhere))
+            calls.append(_call(case, device, registry))
         except UnsupportedError as error:
             refusals.append(str(error))
             continue
@@ -201,7 +200,7 @@ def _drawn_together(case: Case) -> Any:
     return case.pattern, case.seqlen, case.lengths, case.seed, case.heads_kv, case.factors
 
 
-def _call(case: Case, device: Device, registry: Registry, anywhere: bool) -> float | None:
+def _call(case: Case, device: Device, registry: Registry) -> float | None:
     """The predicted seconds of a case's call, or None without evidence.
 
     Raises:
@@ -210,7 +209,7 @@ def _call(case: Case, device: Device, registry: Registry, anywhere: bool) -> flo
     if case.stream is not None:
         return None
     problem, training = case.problem(device), case.direction == Direction.BACKWARD
-    asked = Asked(problem, training, registry, sources().costs, None, (case.kernel,), anywhere)
+    asked = Asked(problem, training, registry, sources().costs, None, (case.kernel,), anywhere=False)
     halves = (case.kernel,) * 2 if is_mix(case.kernel) else split(case.kernel) or (case.kernel,) * 2
     if case.parallel is not None:
         return _shared(case.kernel, halves[: len(asked.directions)], case.parallel, asked)
