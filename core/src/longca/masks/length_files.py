@@ -181,13 +181,13 @@ def _entries(path: Path) -> _Entries:
             raise RequestError(f"{path} is not {_FORMS[suffix]} of one dim: {error}; save the lengths again") from error
         yield from ((f"{named} {index}", value) for index, value in enumerate(values.tolist()))
     else:
-        for line, content in enumerate(io.StringIO(_text(path, MAX_LIST_BYTES), newline=None), 1):
-            if _THOUSANDS.fullmatch(content.strip()):
+        for number, line in enumerate(io.StringIO(_text(path, MAX_LIST_BYTES), newline=None), 1):
+            if _THOUSANDS.fullmatch(line.strip()):
                 raise RequestError(
-                    f"{path}, line {line}: {content.strip()[:40]!r} may be one number or several; write no separators "
+                    f"{path}, line {number}: {line.strip()[:40]!r} may be one number or several; write no separators "
                     "inside a number, and a space after the comma between numbers"
                 )
-            yield from ((f"line {line}", number) for number in _numbers(content))
+            yield from ((f"line {number}", found) for found in _numbers(line))
 
 
 def _numbers(line: str) -> list[int | float | str]:
