@@ -2,6 +2,7 @@
 
 import logging
 
+import numpy as np
 import pytest
 
 import longca
@@ -138,6 +139,16 @@ def test_what_no_strategy_takes():
     blocks = masks.build("uniform_block_sparse", 32, block=16, kept=0.5, seed=0)
     with pytest.raises(UnsupportedError, match=r"ulysses: .* do not divide .*ring_all_gather: .*ring_p2p: "):
         lay_out(blocks, heads=(6, 2), device=CPU, kernel="naive")
+
+
+@pytest.mark.parametrize("placement", ["auto", "zigzag"])
+def test_a_layout_that_its_kernel_does_not_take_is_refused(placement):
+    noise = masks.from_dense(np.random.default_rng(0).random((64, 64)) < 0.5)
+    about = {"strategy": "ring_p2p", "mesh": {"cp": 2}, "heads": (4, 4), "device": H200, "placement": placement}
+    for mask in (noise, [(masks.build("causal", 64), 1.0), (noise, 1.0)]):
+        with pytest.raises(UnsupportedError, match=r"flashmask takes .* every step needs an offer"):
+            longca.layout(mask, **about, kernel="flashmask")
+        longca.layout(mask, **about, kernel="naive")
 
 
 @sizes(2)

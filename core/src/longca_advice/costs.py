@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 from math import log2
 
 from longca.manifests import Device, installed_version
-from longca_advice.devices import evidence_name
+from longca_advice.devices import evidence_name, peak_tflops
 from longca_advice.evidence import Row
 from longca_advice.fit import Call, Fit, Prediction
 from longca_advice.work import TILE, Work
@@ -139,7 +139,10 @@ class CostModel:
         return {row.run.device: row.run.measured_on for rows in self._rows.values() for row in rows}
 
     def gpus_like(self, device: Device) -> list[Device]:
-        """The other GPUs that have evidence, the nearest compute capability first. None for a CPU."""
+        """The other GPUs that have evidence, the nearest compute capability first. None for a CPU.
+
+        A GPU of the same compute capability is not among them if its known peak is more than twice as high or as low.
+        """
         if device.capability is None:
             return []
         major, minor = device.capability
@@ -148,8 +151,14 @@ class CostModel:
             assert gpu.capability is not None, "only GPUs are compared"
             return abs(gpu.capability[0] - major), abs(gpu.capability[1] - minor)
 
+        peak = peak_tflops(device.name, "bfloat16")
+
+        def is_alike(gpu: Device) -> bool:
+            other = peak_tflops(gpu.name, "bfloat16")
+            return not peak or not other or gpu.capability != device.capability or 0.5 <= other / peak <= 2
+
         others = (gpu for name, gpu in self.devices.items() if gpu.capability and name != evidence_name(device))
-        return sorted(others, key=distance)
+        return sorted(filter(is_alike, others), key=distance)
 
     def kernels_on(self, device: str) -> frozenset[str]:
         """The kernels that there is evidence of, on a device with a vendor's name."""

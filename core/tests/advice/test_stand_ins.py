@@ -29,6 +29,8 @@ def test_the_device_itself_comes_first_and_a_cpu_has_no_other():
     assert first is None
     assert next(gpu.name for gpu in others if gpu is not None) == H200.name
     assert stand_ins(Device("cpu")) == [None]
+    assert H200.name in {gpu.name for gpu in stand_ins(DEVICES["h800"]) if gpu is not None}
+    assert H200.name not in {gpu.name for gpu in stand_ins(DEVICES["h20"]) if gpu is not None}, "it is 7 times as fast"
 
 
 def test_evidence_of_another_gpu_answers_without_the_kernels_that_were_found_wrong_here(core):  # noqa: F811

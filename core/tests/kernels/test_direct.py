@@ -164,11 +164,27 @@ def test_vmap_equals_a_loop():
     assert torch.equal(mapped, torch.stack([longca.attention(x, k, v, mask) for x in (q, dout)]))
 
 
-def test_functional_gradients_are_refused_as_before():
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # the fallback of vmap
+def test_functional_gradients_are_those_of_dense_attention():
     mask = pattern_mask("causal")
-    q, k, v, _ = inputs(mask, 4, 2)
-    with pytest.raises(RuntimeError, match="setup_context"):
-        torch.func.grad(lambda x: longca.attention(x, k, v, mask).sum())(q)
+    q, k, v, dout = inputs(mask, 4, 4)
+
+    def by_book(q, k, v):
+        scores = torch.einsum("qhd,khd->hqk", q, k) / q.shape[2] ** 0.5
+        weights = scores.masked_fill(~torch.from_numpy(mask.dense()), -torch.inf).softmax(-1)
+        return torch.einsum("hqk,khd->qhd", weights, v)
+
+    def gradients(attend):
+        def loss(*x):
+            return (attend(*x) * dout).sum()
+
+        one = torch.func.grad(loss, argnums=(0, 1, 2))
+        return *one(q, k, v), *torch.func.vmap(one, (0, None, None))(torch.stack([q, dout]), k, v)
+
+    found = gradients(lambda *x: longca.attention(*x, mask))
+    torch.testing.assert_close(found, gradients(by_book))
+    with pytest.raises(UnsupportedError, match="no second derivative"):
+        torch.func.grad(lambda x: torch.func.grad(lambda y: longca.attention(y, k, v, mask).sum())(x).sum())(q)
 
 
 @pytest.mark.parametrize("is_trained", [False, True])

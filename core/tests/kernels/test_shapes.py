@@ -1,5 +1,6 @@
 """Calls in the shapes of other libraries give what those libraries give, and refuse what LongCA does not compute."""
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -8,6 +9,7 @@ import longca
 from longca import masks
 from longca.errors import MaskError, RequestError
 from longca.kernels import shapes
+from longca.kernels.planned import PLANS
 
 
 def draw(*shape):
@@ -64,9 +66,46 @@ def test_sdpa_takes_block_sparse_masks():
 
 
 def test_equal_batches_share_a_mask_and_its_plan():
-    one, other = masks.build("causal", 8), masks.build("full", 8)
-    assert shapes._packed([one, other], 2, 8, 8) is shapes._packed((one, other), 2, 8, 8)
-    assert shapes._packed(one, 1, 8, 8) is one
+    x, one, other = draw(2, 2, 8, 16), masks.build("causal", 8), masks.build("full", 8)
+    longca.sdpa(x, x, x, [one, other])
+    before = len(PLANS)
+    longca.sdpa(x, x, x, (one, other))
+    assert len(PLANS) == before
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(8, 8), (5, 8), (8, 5)])
+def test_sdpa_takes_is_causal_as_torch_means_it(queries, keys):
+    inputs = draw(2, 4, queries, 16), draw(2, 2, keys, 16), draw(2, 2, keys, 16)
+    dense = torch.ones(queries, keys, dtype=torch.bool).tril()
+    check(longca.sdpa(*inputs, is_causal=True, enable_gqa=True), by_torch(*inputs, dense), inputs)
+    check(longca.sdpa(*inputs), by_torch(*inputs, torch.ones_like(dense)), inputs)
+
+
+SHAPES = [(9, 12), (12,), (1, 1, 9, 12), (3, 1, 9, 12), (3, 1, 1, 12), (4, 9, 12), (3, 4, 9, 12), (1, 4, 1, 12)]
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("form", ["bool", "float"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_sdpa_takes_attn_mask_as_torch_means_it(shape, form, compiled):
+    inputs = draw(3, 4, 9, 16), draw(3, 2, 12, 16), draw(3, 2, 12, 16)
+    dense = torch.rand(shape, generator=torch.Generator().manual_seed(len(shape))) < 0.6
+    bias = torch.zeros(shape).masked_fill(~dense, -torch.inf)
+    torch.compiler.reset()
+    function = torch.compile(longca.sdpa, backend="aot_eager", fullgraph=True) if compiled else longca.sdpa
+    found, lse = function(*inputs, dense if form == "bool" else bias, return_lse=True)
+    check(found, by_torch(*inputs, dense.expand(3, 4, 9, 12)), inputs)
+    scores = inputs[0] @ inputs[1].repeat_interleave(2, 1).mT / 4
+    torch.testing.assert_close(lse, (scores + bias).logsumexp(-1).detach())
+
+
+@pytest.mark.parametrize("write", [lambda x, y: x.copy_(y), lambda x, y: x.data.copy_(y)], ids=["copy_", "data"])
+def test_a_mask_that_changes_in_place_is_read_again(write):
+    inputs = draw(1, 2, 8, 16), draw(1, 2, 8, 16), draw(1, 2, 8, 16)
+    buffer = torch.ones(8, 8, dtype=torch.bool)
+    longca.sdpa(*inputs, buffer)
+    write(buffer, torch.ones(8, 8).tril().bool())
+    check(longca.sdpa(*inputs, buffer), by_torch(*inputs, torch.ones(8, 8).tril().bool()), inputs)
 
 
 BOUNDS = [0, 7, 7, 20]
@@ -93,25 +132,28 @@ def test_varlen_with_other_keys_and_tokens_behind_the_last_document():
     check(found, wanted, (q, k, v))
 
 
-def test_a_tensormask_of_bounds_keeps_its_mask_until_it_changes_or_goes():
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize(
+    "write", [lambda x, y: x.copy_(y), lambda x, y: x.data.copy_(y), lambda x, y: np.copyto(x.numpy(), y.numpy())]
+)
+def test_bounds_that_change_in_place_are_read_again(write, inference):
+    with torch.inference_mode(inference):
+        inputs = [draw(20, 2, 16).detach()] * 3
+        bounds, others = torch.tensor(BOUNDS), torch.tensor([0, 9, 9, 20])
+        longca.varlen(*inputs, bounds, causal=True)
+        write(bounds, others)
+        mask = masks.build("causal_document", 20, documents=[9, 11])
+        assert torch.equal(longca.varlen(*inputs, bounds, causal=True), longca.attention(*inputs, mask))
+
+
+def test_equal_bounds_share_a_mask_and_its_plan():
     def of(q, k=None):
         return shapes.mask_of_bounds(q, k, True, (-1, -1), 20, 20)
 
-    bounds, keys = torch.tensor(BOUNDS), torch.tensor(BOUNDS)
-    first = of(bounds)
-    assert of(bounds) is first
-    assert of(bounds, keys) is of(bounds, keys)
-    bounds[1] = 9
-    bounds[2] = 9
-    assert of(bounds) == masks.build("causal_document", 20, documents=[9, 11])
-    before = len(shapes._FROM_BOUNDS)
-    del bounds
-    assert len(shapes._FROM_BOUNDS) == before - 1
-    with torch.inference_mode():
-        frozen = torch.tensor(BOUNDS)
-        first = of(frozen)
-        frozen[1:3] = 9
-        assert of(frozen) != first
+    bounds = torch.tensor(BOUNDS)
+    assert of(bounds) is of(bounds.clone())
+    assert of(bounds, bounds) is of(bounds, bounds.clone())
+    assert of(bounds) is not of(bounds[[0, 1, 3]])
 
 
 @pytest.mark.parametrize("change", [lambda x: x.data.fill_(3), lambda x: x.numpy().fill(3)], ids=["data", "numpy"])
@@ -124,24 +166,24 @@ def test_contents_change_with_writes_that_no_version_counts(change):
     assert shapes.contents_of(x) != before
 
 
-def test_bounds_that_change_at_each_step_leave_one_mask():
-    bounds = torch.tensor(BOUNDS)
-    for end in (8, 9, 10):
-        bounds[1:3] = end
-        shapes.mask_of_bounds(bounds, None, True, (-1, -1), 20, 20)
-    assert len(shapes._FROM_BOUNDS[bounds]) == 1
-
-
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler's own
-def test_varlen_compiles_around_the_bounds():
-    inputs = draw(20, 2, 16), draw(20, 2, 16), draw(20, 2, 16)
-    bounds = torch.tensor(BOUNDS)
-    compiled = torch.compile(lambda *x: longca.varlen(*x, bounds, causal=True) * 2, backend="aot_eager")
-    check(compiled(*inputs), longca.varlen(*inputs, bounds, causal=True) * 2, inputs)
+@pytest.mark.parametrize("as_input", [True, False])
+def test_varlen_and_sdpa_are_in_one_graph(as_input):
+    inputs, bounds = (draw(20, 2, 16), draw(20, 2, 16), draw(20, 2, 16)), torch.tensor(BOUNDS)
+
+    def attend(q, k, v, given):
+        first = longca.varlen(q, k, v, given if as_input else BOUNDS, causal=True)
+        return longca.sdpa(*(x.unflatten(0, (2, 10)).transpose(1, 2) for x in (first, k, v)), CAUSAL_10)
+
+    compiled = torch.compile(attend, backend="aot_eager", fullgraph=True)
+    check(compiled(*inputs, bounds), attend(*inputs, bounds), inputs)
+    bounds.data.copy_(torch.tensor([0, 3, 9, 20]))
+    check(compiled(*inputs, bounds), attend(*inputs, bounds), inputs)
 
 
 X4, X3 = torch.zeros(2, 2, 8, 16), torch.zeros(8, 2, 16)
-CAUSAL = masks.build("causal", 8)
+CAUSAL, CAUSAL_10 = masks.build("causal", 8), masks.build("causal", 10)
+NONE = torch.zeros(8, 8)
 
 
 @pytest.mark.parametrize(
@@ -152,8 +194,14 @@ CAUSAL = masks.build("causal", 8)
         (lambda: longca.sdpa(X4, X4, X4, [CAUSAL]), RequestError, "1 masks were given for 2 sequences"),
         (lambda: longca.sdpa(X4, X4, X4, masks.build("causal", 9)), RequestError, "mask 0 is a causal of 9 tokens"),
         (lambda: longca.sdpa(X4, X4, X4, CAUSAL, strategy="ulysses"), RequestError, "under a strategy call"),
-        (lambda: longca.sdpa(X4, X4, X4, None), RequestError, "mask is a NoneType"),
-        (lambda: longca.sdpa(X4, X4, X4, torch.ones(8, 8)), RequestError, "mask is a Tensor; .* masks.from_dense"),
+        (lambda: longca.sdpa(X4, X4, X4, 3), RequestError, "mask is a int"),
+        (lambda: longca.sdpa(X4, X4, X4, torch.ones(8, 8)), RequestError, "biases other than 0"),
+        (lambda: longca.sdpa(X4, X4, X4, torch.ones(8, 8).long()), MaskError, "the matrix is of int64"),
+        (lambda: longca.sdpa(X4, X4, X4, NONE.clone().requires_grad_()), RequestError, "a bias with a gradient"),
+        (lambda: longca.sdpa(X4, X4, X4, torch.zeros(8, 9)), RequestError, r"broadcasts to \[2, 2, 8, 8\]"),
+        (lambda: longca.sdpa(X4, X4, X4, NONE, is_causal=True), RequestError, "two of attn_mask, mask and is_causal"),
+        (lambda: longca.sdpa(X4, X4, X4, CAUSAL, mask=CAUSAL), RequestError, "two of attn_mask, mask and is_causal"),
+        (lambda: longca.sdpa(X4, X4, X4, dropout_p=0.1), RequestError, "dropout_p is 0.1"),
         (lambda: longca.varlen(X3, X3, X3, [0, 8], dropout_p=0.1), RequestError, "dropout_p changes the scores"),
         (lambda: longca.varlen(X3, X3, X3, [0, 8], softcap=30.0), RequestError, "softcap changes the scores"),
         (lambda: longca.varlen(X3, X3, X3, [0, 8], alibi_slopes=X3), RequestError, "alibi_slopes changes"),
@@ -161,10 +209,10 @@ CAUSAL = masks.build("causal", 8)
         (
             lambda: longca.varlen(X3, X3, X3, [0, 8], return_attn_probs=True),
             RequestError,
-            "leave return_attn_probs away",
+            "return_attn_probs asks for weights",
         ),
         (lambda: longca.varlen(X3, X3, X3, [0, 8], seqused_k=[8]), RequestError, "does not know seqused_k="),
-        (lambda: longca.sdpa(X4, X4, X4, CAUSAL, is_causal=True), RequestError, "does not know is_causal="),
+        (lambda: longca.varlen(X3, X3, X3, [0, 8], block_table=X3), RequestError, "pages of a KV cache"),
         (lambda: longca.varlen(X3, X3, X3, [0, 9]), RequestError, "the bounds end at query 9 and key 9, and q has 8 t"),
         (lambda: longca.varlen(X3, X3, X3, [0, 5, 4]), MaskError, "cu_seqlens descends from 5 to 4"),
         (lambda: longca.varlen(X4, X4, X4, [0, 8]), RequestError, r"packed: \[tokens, heads, head_dim\]"),

@@ -1,7 +1,11 @@
 """Files of lengths: the accepted formats, and one message with the place for each bad file."""
 
+import io
+import json
+import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from longca.errors import RequestError
@@ -28,8 +32,46 @@ def test_histograms_are_read(name: str, content: str, tmp_path: Path) -> None:
     assert list(histogram.rows()) == [(1, 4, 2), (4, 9, 0.5)]
 
 
-def test_lengths_are_read_in_order(tmp_path: Path) -> None:
-    assert read_lengths(_file(tmp_path, "l.txt", "\ufeff12\n\n 7 \r\n2147483647\n")).tolist() == [12, 7, 2**31 - 1]
+def _npy(values: object) -> bytes:
+    out = io.BytesIO()
+    np.save(out, np.array(values))
+    return out.getvalue()
+
+
+def _idx(lengths: list[int], documents: list[int]) -> bytes:
+    """As Megatron's `IndexedDatasetBuilder` writes it."""
+    pointers = np.cumsum([0, *lengths[:-1]]) * 4
+    parts = [b"MMIDIDX\x00\x00", struct.pack("<QBQQ", 1, 4, len(lengths), len(documents))]
+    return b"".join([*parts, np.int32(lengths).tobytes(), np.int64(pointers).tobytes(), np.int64(documents).tobytes()])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "form"),
+    [
+        ("l.txt", "\ufeff1000\n\n 96 \r\n3000\n", "one a line"),
+        ("l.txt", "1000, 96, 3000\n", "on one line"),
+        ("l.md", "# of tokens\n1.000000000000000000e+03\n9.6e1\n3000.0\n", "one a line"),
+        ("l.csv", "1000;96\n3000", "on 2 lines"),
+        ("l.txt", "[1000, 96,\n 3000]", "on 2 lines"),
+        ("l.txt", "0 1000 1096 1096 4096", "on one line, from bounds (cu_seqlens)"),
+        ("l.json", "[1000, 96, 3000]", "JSON"),
+        ("l.json", "[0, 1000, 1096, 4096]", "JSON, from bounds (cu_seqlens)"),
+        ("l.json", '{"seq_lengths": [1000, 96, 3000]}', "JSON"),
+        ("l.json", '[{"length": 1000}, {"length": 96}, {"length": 3000}]', "JSON"),
+        ("l.jsonl", "1000\n[96, 3000]\n", "JSON Lines"),
+        ("l.jsonl", '{"length": 1000}\n\n{"seq_length": 96}\n{"seq_lengths": [3000]}\n', "JSON Lines"),
+        ("l.jsonl", '{"cu_seqlens": [0, 1000, 1096]}\n{"cu_seqlens": [0, 3000, 3000]}\n', "JSON Lines"),
+        ("l.ndjson", "\n".join(json.dumps({"input_ids": [7] * n}) for n in (1000, 0, 96, 3000)), "JSON Lines"),
+        ("l.npy", _npy([1000, 96, 3000]), "a NumPy array"),
+        ("l.npy", _npy(np.int32([0, 1000, 1096, 4096])), "a NumPy array, from bounds (cu_seqlens)"),
+        ("l.idx", _idx([600, 400, 96, 3000], [0, 2, 3, 3, 4]), "the documents of a Megatron index"),
+    ],
+)
+def test_lengths_are_read_in_order(name: str, content: str | bytes, form: str, tmp_path: Path) -> None:
+    path = _file(tmp_path, name, content)
+    lengths, found = read_lengths(path)
+    assert (lengths.tolist(), found) == ([1000, 96, 3000], form)
+    assert holds_lengths(path) or name == "l.csv"
 
 
 @pytest.mark.parametrize(
@@ -93,13 +135,16 @@ def test_bad_json_is_refused(content: str, message: str, tmp_path: Path) -> None
     [
         ("", "holds no lengths"),
         ("\n \n", "holds no lengths"),
-        ("5\n0\n", "line 2: '0' is not a document length; write one whole number from 1"),
-        ("5\n\n-3\n", "line 3: '-3'"),
-        ("5.0\n", "line 1: '5.0'"),
-        ("5,6\n", "line 1: '5,6'"),
+        ("5\n0\n", "line 2: 0 is not a document length; write whole numbers from 1"),
+        ("5\n\n-3\n", "line 3: -3"),
+        ("5 5.5\n", "line 1: 5.5"),
+        ("0\n", "holds no lengths"),
+        ("0\n8\n5\n", "line 3: 5 after 8"),
+        ("12\n1,200\n", "line 2: '1,200' may be one number or several"),
         ("length\n5\n", "line 1: 'length'"),
         ("nan\n", "line 1: 'nan'"),
-        ("2147483648\n", "line 1: '2147483648'"),
+        ("inf\n", "line 1: 'inf'"),
+        ("2147483648\n", "line 1: 2147483648"),
         (b"5\n\xff\n", "not UTF-8 text"),
     ],
 )
@@ -108,6 +153,27 @@ def test_bad_lists_are_refused(content: str | bytes, message: str, tmp_path: Pat
     with pytest.raises(RequestError, match=message) as caught:
         read_lengths(path)
     assert str(caught.value).startswith(str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("l.json", "[[1, 4, 2]]", r"item 1: '?\[1, 4, 2\]"),
+        ("l.json", '{"rows": 3}', "item 1: no length, lengths, "),
+        ("l.json", "[3, true]", "item 2: True"),
+        ("l.jsonl", '{"length": 3}\n{"length": "4"}\n', "line 2: '4'"),
+        ("l.jsonl", '{"length": 3}\n{"length": 0}\n', "line 2: length is 0"),
+        ("l.jsonl", '{"length": 3}\n{"length": 4\n', "is not JSON"),
+        ("l.npy", _npy([[1, 2]]), r"one dim: it has the shape \[1, 2\]"),
+        ("l.npy", _npy([0.5]), "entry 0: 0.5"),
+        ("l.npy", b"12\n", "is not a NumPy array"),
+        ("l.idx", b"12\n", "is not the documents of a Megatron index"),
+        ("l.idx", _idx([600], [0, 1])[:-4], "is not the documents of a Megatron index"),
+    ],
+)
+def test_bad_files_of_other_forms_are_refused(name: str, content: str | bytes, message: str, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=message):
+        read_lengths(_file(tmp_path, name, content))
 
 
 def test_what_cannot_be_opened_is_refused(tmp_path: Path) -> None:
@@ -124,13 +190,15 @@ def test_what_cannot_be_opened_is_refused(tmp_path: Path) -> None:
     [
         ("12\n", True),
         ("\ufeff12\r\n\n -7 \n+0", True),
+        ("12 13\n", True),
+        ("1,200\n", True),
+        ("12.5\n", True),
+        (b"12\n\xff\n", False),
+        ("12\nthirteen\n14", True),
         ("", False),
         ("\n \n", False),
-        ("12 13\n", False),
-        ("12\nthirteen\n", False),
-        ("1,200\n", False),
-        ("12.0\n", False),
-        (b"12\n\xff\n", False),
+        ("12\nthirteen words\nand more", False),
+        ("12 words\n", False),
     ],
 )
 def test_a_list_of_lengths_is_told_from_a_text(content: str | bytes, lengths: bool, tmp_path: Path) -> None:

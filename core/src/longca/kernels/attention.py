@@ -6,7 +6,7 @@ operator that a compiler can trace around (`longca.kernels.operators`). The mask
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import _C, Tensor
@@ -24,7 +24,7 @@ from longca.masks import Mask
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["attention", "check_kernel", "check_mesh", "check_settings", "check_without_strategy"]
+__all__ = ["attend_on_device", "attention", "check_kernel", "check_mesh", "check_settings", "check_without_strategy"]
 
 
 def attention(
@@ -90,21 +90,36 @@ def attention(
         result = _in_parallel(q, k, v, mask, strategy, mesh, placement, transport, settings)
         return result if return_lse else result[0]
     check_mask(mask)
+    check_without_strategy(mesh, placement, transport)
+    out, lse = attend_on_device(q, k, v, mask, kernel, softmax_scale, deterministic, allow_unverified)
+    return (out, lse) if return_lse else out
+
+
+def attend_on_device(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask | Tensor,
+    kernel: str = "auto",
+    softmax_scale: float | None = None,
+    deterministic: bool = False,
+    allow_unverified: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """out and lse of `attention` without a strategy. The mask may be a tensor of its key: int64 [], on the CPU."""
     check_inputs(q, k, v)
     if forward_ad._current_level >= 0:
         _check_no_tangent(q, k, v)
     check_settings(kernel, softmax_scale, deterministic, allow_unverified)
     training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    check_without_strategy(mesh, placement, transport)
     # A scale that is no float and a flag that is no bool are converted or refused by the operator's schema.
     plain = type(softmax_scale) in (float, type(None)) and type(deterministic) is type(allow_unverified) is bool
-    if is_direct(q, k, v) and plain:
-        out, lse = attend(q, k, v, mask, Settings(kernel, softmax_scale, deterministic, allow_unverified), training)
-    else:
-        asked = kernel, softmax_scale, deterministic, allow_unverified, training
-        out, lse = torch.ops.longca.attention(q, k, v, torch.from_numpy(mask.key_array), *asked)
-        lse = lse.detach()
-    return (out, lse) if return_lse else out
+    if isinstance(mask, Mask) and is_direct(q, k, v) and plain:
+        return attend(q, k, v, mask, Settings(kernel, softmax_scale, deterministic, allow_unverified), training)
+    key = torch.from_numpy(mask.key_array) if isinstance(mask, Mask) else mask
+    transformed = not torch.compiler.is_compiling() and _C._are_functorch_transforms_active()
+    operator: Any = operators.TransformedAttention.apply if transformed else torch.ops.longca.attention
+    out, lse = operator(q, k, v, key, kernel, softmax_scale, deterministic, allow_unverified, training)
+    return out, lse.detach()
 
 
 def check_without_strategy(mesh: object, placement: object, transport: object) -> None:

@@ -7,17 +7,18 @@ them too. The mask travels as its key, in a tensor of one number.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import _C, Tensor
 from torch._library.autograd import make_autograd_impl
 from torch._library.custom_ops import CustomOpDef
 
+from longca.errors import UnsupportedError
 from longca.kernels.direct import is_direct
 from longca.kernels.planned import Settings, planned
 
-__all__ = ["attention", "attention_backward", "quicken"]
+__all__ = ["TransformedAttention", "attention", "attention_backward", "quicken"]
 
 
 #: A CUDA graph of a compiler would replay one mask for ever, because the key is read on the host.
@@ -82,6 +83,40 @@ def _differentiate(ctx: Any, dout: Tensor, _dlse: Tensor) -> tuple[Tensor | None
 
 
 attention.register_autograd(_differentiate, setup_context=_save)
+
+
+class TransformedBackward(torch.autograd.Function):
+    """The operator of the backward under transforms of `torch.func`."""
+
+    generate_vmap_rule = True
+    forward = staticmethod(torch.ops.longca.attention_backward)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        """Saves nothing."""
+
+    @staticmethod
+    def backward(ctx: Any, *_grads: Tensor) -> NoReturn:
+        """Refuses a gradient of a gradient.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        raise UnsupportedError("kernels have no second derivative; take gradients of attention once")
+
+
+class TransformedAttention(torch.autograd.Function):
+    """The operator under transforms of `torch.func`, which do not take the gradients that an operator registers."""
+
+    generate_vmap_rule = True
+    forward = staticmethod(torch.ops.longca.attention)
+    setup_context = staticmethod(_save)
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor, _dlse: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of q, k and v."""
+        grads = TransformedBackward.apply(dout, *ctx.saved_tensors, *ctx.settings)  # type: ignore[no-untyped-call]
+        return (*grads, None, None, None, None, None, None)
 
 
 #: Kernels for CPUs and CUDA devices, which the dispatcher takes before those that PyTorch makes for any device.

@@ -5,51 +5,65 @@ Both call `longca.attention`. They refuse by name what LongCA cannot compute.
 
 from __future__ import annotations
 
-import hashlib
-import weakref
 from collections.abc import Hashable, Sequence
-from typing import Any, cast
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from longca.errors import RequestError
-from longca.kernels.attention import attention
+from longca.kernels.attention import attend_on_device
 from longca.kernels.base import check_inputs, check_mask
-from longca.masks import Mask, SliceMask, from_cu_seqlens, pack
-from longca.masks.conversions import window_of
+from longca.masks import Mask, SliceMask, build, from_cu_seqlens, from_dense, pack
+from longca.masks.conversions import as_array, window_of
+from longca.masks.slices import UNBOUNDED, tighten
 from longca.plan_cache import PlanCache
 
 __all__ = ["contents_of", "mask_of_bounds", "sdpa", "varlen"]
 
-#: The masks of batches, by the keys of their masks.
+#: The masks of batches, by the keys of their masks, and the masks that sizes alone describe.
 _PACKED: PlanCache[Mask] = PlanCache(64)
-#: The masks of bounds that live, by the tensor of the queries' bounds and everything else.
-_FROM_BOUNDS = WeakTensorKeyDictionary()
+#: The masks of bounds, by the bounds and everything else.
+_FROM_BOUNDS: PlanCache[SliceMask] = PlanCache(256)
+#: The masks of tensors that live, with the contents of each when it was read.
+_FROM_TENSORS = WeakTensorKeyDictionary()
+#: The numbers of sequences, query heads, KV heads, queries and keys of a batch.
+_Sizes = tuple[int, int, int, int, int]
 
 
 def sdpa(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    mask: Mask | Sequence[Mask],
+    attn_mask: Tensor | Mask | Sequence[Mask] | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
     *,
+    mask: Tensor | Mask | Sequence[Mask] | None = None,
     scale: float | None = None,
+    enable_gqa: bool = True,
     return_lse: bool = False,
     **options: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Attention in the shapes of `torch.nn.functional.scaled_dot_product_attention`, differentiable.
+    """Attention with the arguments of `torch.nn.functional.scaled_dot_product_attention`, differentiable.
 
     The sequences of a batch are computed in one call, as documents of a packed sequence. A tensor whose memory has the
-    order [B, S, H, D], as most models make it, is not copied.
+    order [B, S, H, D], as most models make it, is not copied. A query that sees no key gets 0.
 
     Args:
         query: Queries: [B, Hq, Sq, D].
         key: Keys: [B, Hkv, Sk, D].
         value: Values: [B, Hkv, Sk, D].
-        mask: The keys that each query of a sequence sees, Sq × Sk: one mask for all sequences, or one for each.
+        attn_mask: The keys that each query sees: a mask of LongCA, Sq × Sk, for all sequences, or one for each. Or a
+            tensor that broadcasts to [B, Hq, Sq, Sk]: booleans, True where a query sees a key, or floats, 0 there and
+            −∞ elsewhere. Calls with one tensor make its mask once, and compare its numbers with those that were read.
+        dropout_p: Must be 0.
+        is_causal: Whether query i sees keys 0 to i alone. Needs no mask.
+        mask: Another name of `attn_mask`.
         scale: Factor on the scores. None for 1/√D.
+        enable_gqa: Is not needed. There may always be fewer KV heads than query heads.
         return_lse: Return the log-sum-exp too.
         **options: `kernel`, `deterministic` and `allow_unverified` of `longca.attention`.
 
@@ -57,7 +71,9 @@ def sdpa(
         out [B, Hq, Sq, D] in the query's dtype. With return_lse also lse [B, Hq, Sq], which carries no gradient.
 
     Raises:
-        RequestError: Shapes that do not fit one another or the masks, or options of a strategy.
+        RequestError: Shapes that do not fit one another or the masks, two masks, a bias, dropout, or options of a
+            strategy.
+        MaskError: A tensor has more slices than `longca.masks.from_dense` makes.
         UnknownNameError: Nobody provides the kernel.
         UnsupportedError: No offer covers the problem.
     """
@@ -69,20 +85,24 @@ def sdpa(
         raise RequestError(
             f"query, key and value have {query.shape[0]}, {key.shape[0]} and {value.shape[0]} sequences; give as many"
         )
-    batch, tokens = query.shape[0], query.shape[2]
-    packed = _packed(mask, batch, tokens, key.shape[2])
-    q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
-    out, lse = attention(
-        q,
-        k,
-        v,
-        packed,
-        softmax_scale=scale,
-        return_lse=True,
-        **options,
+    if dropout_p:
+        raise RequestError(f"dropout_p is {dropout_p}, and LongCA computes no dropout; give 0")
+    if (attn_mask is not None) + (mask is not None) + bool(is_causal) > 1:
+        raise RequestError("two of attn_mask, mask and is_causal were given; give one, which has all that is hidden")
+    given = mask if attn_mask is None else attn_mask
+    batch, heads, tokens, _ = query.shape
+    sizes = batch, heads, key.shape[1], tokens, key.shape[2]
+    # Heads with masks of their own become sequences of one head. The query heads of a KV head follow one another.
+    is_split = isinstance(given, Tensor) and given.ndim > 2 and given.shape[-3] > 1
+    q, k, v = (
+        x.reshape(-1, 1, x.shape[3]) if is_split else x.transpose(1, 2).flatten(0, 1) for x in (query, key, value)
     )
-    out = out.unflatten(0, (batch, tokens)).transpose(1, 2)
-    return (out, lse.unflatten(1, (batch, tokens)).transpose(0, 1)) if return_lse else out
+    out, lse = attend_on_device(q, k, v, _mask_or_key(given, is_causal, sizes), softmax_scale=scale, **options)
+    if is_split:
+        out, lse = out.view(query.shape), lse.view(batch, heads, tokens)
+    else:
+        out, lse = out.unflatten(0, (batch, tokens)).transpose(1, 2), lse.unflatten(1, (batch, tokens)).transpose(0, 1)
+    return (out, lse) if return_lse else out
 
 
 def varlen(
@@ -100,13 +120,15 @@ def varlen(
     *,
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
+    return_attn_probs: bool = False,
     block_table: Tensor | None = None,
+    return_lse: bool = False,
     **options: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attention with the arguments of flash-attn's `flash_attn_varlen_func`, differentiable.
 
-    The bounds are read on the host, which waits for a GPU once for each tensor of bounds. Later calls with the same
-    tensor find its mask and its plan, so give all layers the same tensor.
+    Each call reads the bounds on the host, and equal bounds find their mask and its plan. Bounds on a GPU make each
+    call wait for the work that is queued there. Give bounds on the CPU to let the host run ahead.
 
     Args:
         q: Queries: [Tq, Hq, D].
@@ -123,8 +145,10 @@ def varlen(
         window_size: Tokens that a query sees to the left and to the right of itself. −1 means no bound.
         softcap: Must be 0.
         alibi_slopes: Must be None.
+        return_attn_probs: Must be False.
         block_table: Must be None.
-        **options: `kernel`, `deterministic`, `allow_unverified` and `return_lse` of `longca.attention`.
+        return_lse: Return the log-sum-exp too.
+        **options: `kernel`, `deterministic` and `allow_unverified` of `longca.attention`.
 
     Returns:
         As `longca.attention`.
@@ -136,17 +160,31 @@ def varlen(
         UnknownNameError: Nobody provides the kernel.
         UnsupportedError: No offer covers the problem.
     """
-    asked = {"dropout_p": dropout_p, "softcap": softcap, "alibi_slopes": alibi_slopes, "block_table": block_table}
+    if block_table is not None:
+        raise RequestError(
+            "block_table names the pages of a KV cache, and LongCA takes keys one document after another. Gather the "
+            "pages, or call flash-attn itself"
+        )
+    if return_attn_probs:
+        raise RequestError("return_attn_probs asks for weights, which LongCA never forms; give return_lse=True for lse")
+    asked = {"dropout_p": dropout_p, "softcap": softcap, "alibi_slopes": alibi_slopes}
     for name, value in asked.items():
         if value is not None and not (isinstance(value, (int, float)) and value == 0):
             raise RequestError(
                 f"{name} changes the scores or the weights, and LongCA computes neither. Leave {name} away, or call "
                 "flash-attn itself"
             )
-    _check_options("longca.varlen", options, ("kernel", "deterministic", "allow_unverified", "return_lse"))
+    _check_options("longca.varlen", options, ("kernel", "deterministic", "allow_unverified"))
     check_inputs(q, k, v)
-    mask = mask_of_bounds(cu_seqlens_q, cu_seqlens_k, causal, window_size, q.shape[0], k.shape[0])
-    return attention(q, k, v, mask, softmax_scale=softmax_scale, **options)
+    lengths = q.shape[0], k.shape[0]
+    mask: Mask | Tensor
+    if torch.compiler.is_compiling():
+        bounds = (None if x is None else torch.as_tensor(x) for x in (cu_seqlens_q, cu_seqlens_k))
+        mask = torch.ops.longca.mask_of_bounds(*bounds, causal, window_size, *lengths)
+    else:
+        mask = mask_of_bounds(cu_seqlens_q, cu_seqlens_k, causal, window_size, *lengths)
+    out, lse = attend_on_device(q, k, v, mask, softmax_scale=softmax_scale, **options)
+    return (out, lse) if return_lse else out
 
 
 def _check_options(name: str, options: dict[str, Any], known: tuple[str, ...]) -> None:
@@ -157,26 +195,78 @@ def _check_options(name: str, options: dict[str, Any], known: tuple[str, ...]) -
             raise RequestError(f"{name} does not know {option}=, and takes {', '.join(known)}; leave {option} away")
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # a mask is no tensor
-def _packed(mask: Mask | Sequence[Mask], batch: int, seqlen_q: int, seqlen_k: int) -> Mask:
+def _mask_or_key(given: Any, is_causal: bool, sizes: _Sizes) -> Mask | Tensor:
+    """The mask of a batch. A compiler gets the mask's key, which an operator makes at each run."""
+    if isinstance(given, Tensor) and given.requires_grad:
+        raise RequestError("attn_mask is a bias with a gradient, and LongCA computes none; give a mask without one")
+    if given is not None and not isinstance(given, Tensor):
+        for each in given if isinstance(given, (list, tuple)) else (given,):
+            check_mask(each)
+    if not torch.compiler.is_compiling():
+        return _mask_of_batch(given, is_causal, sizes)
+    keys = tensor = None
+    if isinstance(given, (list, tuple)):
+        keys = torch.stack([torch.from_numpy(each.key_array) for each in given])
+    elif isinstance(given, Mask):
+        keys = torch.from_numpy(given.key_array)
+    else:
+        tensor = given
+    key: Tensor = torch.ops.longca.mask_of_batch(keys, tensor, is_causal, sizes)
+    return key
+
+
+def _mask_of_batch(given: Tensor | Mask | Sequence[Mask] | None, is_causal: bool, sizes: _Sizes) -> Mask:
     """The mask of a batch. Equal calls get the same object, so that its plans are found."""
-    masks: list[Any] = list(mask) if isinstance(mask, (list, tuple)) else [mask] * batch
+    batch, *_, queries, keys = sizes
+    if isinstance(given, Tensor):
+        state, known = (contents_of(given), sizes), _FROM_TENSORS.get(given)
+        if known is None or known[0] != state:
+            known = _FROM_TENSORS[given] = state, _mask_of_tensor(given, sizes)
+        found: Mask = known[1]
+        return found
+    if given is None:
+        given = _PACKED.get(None, (is_causal, queries, keys), lambda: _mask_of_size(is_causal, queries, keys))
+    masks = [given] * batch if isinstance(given, Mask) else given
     if len(masks) != batch or not batch:
         raise RequestError(f"{len(masks)} masks were given for {batch} sequences; give one for all, or one for each")
     for index, each in enumerate(masks):
-        check_mask(each)
-        if (each.seqlen_q, each.seqlen_k) != (seqlen_q, seqlen_k):
+        if (each.seqlen_q, each.seqlen_k) != (queries, keys):
             raise RequestError(
-                f"mask {index} is a {each.label}, and the sequences have {seqlen_q} queries and {seqlen_k} keys; give "
+                f"mask {index} is a {each.label}, and the sequences have {queries} queries and {keys} keys; give "
                 "masks of that size, in which padding sees nothing"
             )
     return _PACKED.get(None, tuple(each.key for each in masks), lambda: pack(masks))
 
 
+def _mask_of_size(is_causal: bool, queries: int, keys: int) -> Mask:
+    if is_causal and queries != keys:  # LongCA's own pattern aligns the last query with the last key
+        return SliceMask(tighten(np.array([[0, queries, 0, keys, -UNBOUNDED, 0]])), queries, keys)
+    return build("causal", queries) if is_causal else build("full", queries, seqlen_k=keys)
+
+
+def _mask_of_tensor(tensor: Tensor, sizes: _Sizes) -> Mask:
+    batch, heads, heads_kv, queries, keys = sizes
+    try:
+        tensor.expand(batch, heads, queries, keys)
+    except RuntimeError:
+        raise RequestError(
+            f"attn_mask has the shape {list(tensor.shape)}; give one that broadcasts to {[batch, heads, queries, keys]}"
+        ) from None
+    if tensor.is_floating_point() and not ((tensor == 0) | (tensor == -torch.inf)).all():
+        raise RequestError(
+            "attn_mask has biases other than 0 and −∞, and LongCA computes masks alone; remove the biases, or give "
+            "booleans, True where a query sees a key"
+        )
+    rows = tensor[(None,) * (4 - tensor.ndim)]
+    if rows.shape[1] > 1:
+        rows = rows.expand(batch, heads, queries, keys).reshape(batch * heads_kv, 1, -1, keys)
+    masks = [from_dense(row.expand(1, max(queries, row.shape[1]), keys)) for row in rows]
+    return pack(masks * batch if len(masks) == 1 else masks)
+
+
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # a mask is no tensor
 def mask_of_bounds(q_bounds: Any, k_bounds: Any, causal: bool, window_size: Any, queries: int, keys: int) -> SliceMask:
-    """The mask of bounds on the host or on a device. A tensor gets the same mask again until it changes
-    (`contents_of`).
+    """The mask of bounds on the host or on a device. Equal bounds get the same mask.
 
     Args:
         q_bounds: Bounds of the documents' queries, as in `varlen`.
@@ -191,30 +281,36 @@ def mask_of_bounds(q_bounds: Any, k_bounds: Any, causal: bool, window_size: Any,
         MaskError: The bounds or the window are none.
     """
     window = window_of(window_size)
-    tensors = [x for x in (q_bounds, k_bounds) if x is not None]
-    if not all(isinstance(x, Tensor) for x in tensors):
-        return _checked(q_bounds, k_bounds, causal, window, queries, keys)
-    known = _FROM_BOUNDS.setdefault(q_bounds, {})
-    about = causal, window, queries, keys, None if k_bounds is None else id(k_bounds)
-    contents = [contents_of(x) for x in tensors]
-    mask, seen, of = known.get(about, (None, None, None))
-    # A tensor of key bounds may be gone, and another one may have its id.
-    if seen != contents or (k_bounds is not None and of() is not k_bounds):
-        mask = _checked(q_bounds, k_bounds, causal, window, queries, keys)
-        known[about] = mask, contents, None if k_bounds is None else weakref.ref(k_bounds)
-    return cast(SliceMask, mask)
+    of_q = as_array(q_bounds)
+    of_k = None if k_bounds is None else of_q if k_bounds is q_bounds else as_array(k_bounds)
+    read = tuple(None if x is None else (x.tobytes(), x.shape, x.dtype) for x in (of_q, of_k))
+    about = *read, causal, window, queries, keys
+    return _FROM_BOUNDS.get(None, about, lambda: _checked(of_q, of_k, causal, window, queries, keys))
+
+
+class _Contents:
+    """The numbers of a tensor at one moment. They are equal to the same numbers of another moment."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.kept = x.detach().clone()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Contents):
+            return NotImplemented
+        a, b = self.kept, other.kept
+        return a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
+
+    def __hash__(self) -> int:
+        return hash(self.kept.shape)
 
 
 def contents_of(x: Tensor) -> Hashable:
-    """A value that changes with the numbers of a tensor, by which what was made of them is found again.
+    """A value that is equal as long as the numbers of a tensor are, by which what was made of them is found again.
 
-    It is a digest of the numbers of a tensor on a CPU. Reading a GPU would wait for it, so it is the version of a
-    tensor there. A version does not count writes through `.data` or through the memory of another library. Give a new
-    tensor after such a write. A tensor of inference mode on a GPU has no version, and is new each time.
+    It holds a copy on the tensor's device. A comparison on a GPU waits for the work that is queued there. The version
+    of a tensor would not do: writes through `.data`, by collectives or by other libraries do not count in it.
     """
-    if x.is_cpu:
-        return hashlib.blake2b(x.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()).digest()
-    return object() if x.is_inference() else x._version
+    return _Contents(x)
 
 
 def _checked(q_bounds: Any, k_bounds: Any, causal: bool, window: tuple[int, int], queries: int, keys: int) -> SliceMask:
@@ -227,3 +323,30 @@ def _checked(q_bounds: Any, k_bounds: Any, causal: bool, window: tuple[int, int]
             "; give bounds within them, or the tensors of these bounds"
         )
     return SliceMask(mask.array, queries, keys) if (mask.seqlen_q, mask.seqlen_k) != (queries, keys) else mask
+
+
+#: Operators that make masks while a compiled program runs, and return their keys. A CUDA graph would keep one mask.
+_TAGS = (torch.Tag.cudagraph_unsafe,)
+
+
+@torch.library.custom_op("longca::mask_of_bounds", mutates_args=(), tags=_TAGS)
+def _key_of_bounds(
+    q_bounds: Tensor, k_bounds: Tensor | None, causal: bool, window_size: Sequence[int], queries: int, keys: int
+) -> Tensor:
+    return torch.tensor(mask_of_bounds(q_bounds, k_bounds, causal, window_size, queries, keys).key)
+
+
+@torch.library.custom_op("longca::mask_of_batch", mutates_args=(), tags=_TAGS)
+def _key_of_batch(masks: Tensor | None, attn_mask: Tensor | None, is_causal: bool, sizes: Sequence[int]) -> Tensor:
+    given: Any = attn_mask
+    if masks is not None:
+        given = [Mask.by_key(key) for key in masks.tolist()] if masks.ndim else Mask.by_key(int(masks))
+    batch, heads, heads_kv, queries, keys = sizes
+    mask = _mask_of_batch(given, is_causal, (batch, heads, heads_kv, queries, keys))
+    return torch.tensor(_PACKED.get(mask, None, lambda: mask).key)  # the mask lives longer than the tensor
+
+
+@_key_of_bounds.register_fake
+@_key_of_batch.register_fake
+def _(*_settings: Any) -> Tensor:
+    return torch.empty((), dtype=torch.int64, device="cpu")

@@ -7,21 +7,49 @@ dimension. So a manifest lists rows, and a problem is valid if one row covers al
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from packaging.requirements import InvalidRequirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from longca.errors import RequestError, UnknownNameError
 from longca.manifests.packages import alternatives
 from longca.masks import Form
 
-__all__ = ["DTYPE_BYTES", "Backward", "DType", "Direction", "MetadataMemory", "Offer", "RequirementString"]
+__all__ = [
+    "DTYPE_BYTES",
+    "Backward",
+    "DType",
+    "Direction",
+    "MetadataMemory",
+    "Offer",
+    "RequirementString",
+    "check_dtype",
+]
 
 DType = Literal["float64", "float32", "bfloat16", "float16"]
 
 #: Bytes of an element of each data type.
 DTYPE_BYTES: dict[str, int] = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+
+def check_dtype(dtype: object) -> None:
+    """Checks the name of a data type of q, k and v.
+
+    Raises:
+        RequestError: It has 8 bits or fewer.
+        UnknownNameError: It is unknown.
+    """
+    known = get_args(DType)
+    if any(part in str(dtype) for part in ("fp8", "float8", "int8", "fp4", "float4", "e4m3", "e5m2")):
+        raise RequestError(
+            f"LongCA has no attention in {dtype} yet, nor in other types of 8 bits; give {', '.join(known)}"
+        )
+    if dtype not in known:
+        raise UnknownNameError("dtype", str(dtype), known)
+
+
 MetadataMemory = Literal["O(1)", "O(documents)", "O(slices)", "O(S)", "O(blocks)", "O(S²)"]
 
 

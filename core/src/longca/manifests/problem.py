@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
-from typing import Literal, get_args
+from typing import Literal
 
 from longca.errors import RequestError, UnknownNameError
 from longca.limits import shown
-from longca.manifests.offers import Direction, DType
+from longca.manifests.offers import Direction, DType, check_dtype
 from longca.masks import Admits, BlockSparseMask, Mask
 
 __all__ = ["Device", "Direction", "Problem"]
@@ -128,8 +128,7 @@ class Problem:
                 f"the mask has {self.mask.heads} heads, but q has {self.heads_q} and k has {self.heads_kv}; "
                 "a mask has one head, or one for each KV head or each query head"
             )
-        if self.dtype not in get_args(DType):
-            raise UnknownNameError("dtype", str(self.dtype), get_args(DType))
+        check_dtype(self.dtype)
         if self.direction not in tuple(Direction):
             raise UnknownNameError("direction", str(self.direction), Direction)
         object.__setattr__(self, "direction", Direction(self.direction))

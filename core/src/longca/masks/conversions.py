@@ -19,7 +19,7 @@ from longca.masks.patterns import build
 from longca.masks.slice_mask import SliceMask
 from longca.masks.slices import UNBOUNDED, SliceArray, merge, tighten
 
-__all__ = ["from_cu_seqlens", "from_dense", "from_position_ids", "from_rows", "window_of"]
+__all__ = ["as_array", "from_cu_seqlens", "from_dense", "from_position_ids", "from_rows", "window_of"]
 
 _Ints = NDArray[np.int64]
 
@@ -84,7 +84,7 @@ def from_position_ids(position_ids: Any, *, causal: bool, window_size: tuple[int
     Raises:
         MaskError: No tokens, or something other than one or two dims of integers.
     """
-    positions = _array(position_ids)
+    positions = as_array(position_ids)
     if positions.ndim not in (1, 2) or not positions.size or not np.issubdtype(positions.dtype, np.integer):
         raise MaskError(
             f"position_ids is an array {list(positions.shape)} of {positions.dtype}; "
@@ -108,7 +108,7 @@ def from_dense(matrix: Any, *, most: int = 2**14) -> SliceMask:
     Raises:
         MaskError: Another shape, biases other than 0 and −∞, or more slices than `most`.
     """
-    array = _array(matrix)
+    array = as_array(matrix)
     while array.ndim > 2 and len(array) == 1:
         array = array[0]
     if array.ndim != 2:
@@ -192,7 +192,7 @@ def _unbiased(scores: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
 
 
 def _bounds(values: Any, name: str) -> _Ints:
-    bounds = _array(values)
+    bounds = as_array(values)
     if bounds.ndim != 1 or len(bounds) < 2 or not np.issubdtype(bounds.dtype, np.integer):
         raise MaskError(f"{name} is an array {list(bounds.shape)} of {bounds.dtype}; give integers [documents + 1]")
     check_pieces(len(bounds) - 1, "documents", "Take fewer and longer documents")
@@ -220,7 +220,7 @@ def window_of(window_size: Any) -> tuple[int, int]:
     return (left if left >= 0 else UNBOUNDED), (right if right >= 0 else UNBOUNDED)
 
 
-def _array(values: Any) -> NDArray[Any]:
+def as_array(values: Any) -> NDArray[Any]:
     """Values as an array, also of a tensor on any device."""
     if hasattr(values, "detach"):
         if values.is_meta or str(values.layout) != "torch.strided":

@@ -5,7 +5,7 @@
     "pile", "prolong64k", …           that corpus of the paper
     "mix", "mix:NAME", "mix:PATH"     40 % of the tokens from that source, 60 % in documents of 8-30 K
     "PATH.csv", "PATH.json"           a histogram (`longca.masks.histogram`)
-    "PATH.txt"                        a list of lengths, drawn with replacement
+    any other "PATH"                  a list of lengths (`longca.masks.length_files`), drawn with replacement
 
 The same seed gives the same lengths in every release and for any batch size. A distribution is an inverse cumulative
 function, and each document takes one uniform number of `Generator.random` over PCG64. numpy keeps the stream of PCG64
@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from longca.errors import RequestError, UnknownNameError
 from longca.limits import MAX_DOCUMENTS, MAX_SEQLEN, check_pieces, shown
 from longca.masks.histogram import Histogram
-from longca.masks.length_files import read_histogram, read_lengths
+from longca.masks.length_files import SUFFIXES, holds_lengths, read_histogram, read_lengths
 
 __all__ = [
     "NAMES",
@@ -152,10 +152,11 @@ class HistogramLengths(_InverseLengths):
 
 @dataclass(frozen=True, eq=False)
 class ListedLengths(_InverseLengths):
-    """Draws the entries of a list of lengths uniformly, with replacement."""
+    """Draws the entries of a list of lengths, read from a file of some form, uniformly, with replacement."""
 
     name: str
     lengths: NDArray[np.int64] = field(repr=False)
+    form: str = ""
 
     def quantile(self, u: NDArray[np.float64]) -> NDArray[np.int64]:
         """The lengths, int64 [n], at cumulative shares u [n]."""
@@ -247,21 +248,23 @@ def describe_file(path: Path) -> str:
     """
     found = _from_file(path)
     if isinstance(found, ListedLengths):
-        return f"{path}: {len(found.lengths):,} lengths, one a line"
+        return f"{path}: {len(found.lengths):,} lengths, {found.form}"
     return f"{path}: a histogram of {len(found.histogram.weights):,} bins"
 
 
 def _from_file(path: Path) -> ListedLengths | HistogramLengths:
     if not os.path.lexists(path) or path.is_dir():
-        raise RequestError(f"no file of document lengths at {str(path)!r}; give a .csv, .json or .txt, or a name")
-    if path.suffix.lower() == ".txt":
-        return ListedLengths(path.name, read_lengths(path))
-    if path.suffix.lower() in {".csv", ".json"}:
+        raise RequestError(
+            f"no file of document lengths at {str(path)!r}; give a histogram, a list of lengths or a name"
+        )
+    if path.suffix.lower() not in SUFFIXES:
+        raise RequestError(
+            f"{str(path)!r} is neither a histogram (.csv, .json) nor a list of lengths ({', '.join(SUFFIXES)}); rename "
+            "it, or make a histogram of a corpus with longca make-lengths"
+        )
+    if path.suffix.lower() in {".csv", ".json"} and not holds_lengths(path):
         return HistogramLengths(path.name, read_histogram(path))
-    raise RequestError(
-        f"{str(path)!r} is neither a histogram (.csv, .json) nor a list of lengths (.txt); rename it, or make a "
-        "histogram of a corpus with longca make-lengths"
-    )
+    return ListedLengths(path.name, *read_lengths(path))
 
 
 def _generator(seed: int | np.random.Generator) -> np.random.Generator:

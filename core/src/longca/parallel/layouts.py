@@ -130,8 +130,25 @@ def layout(
         device=device,
     )
     if weighed:
-        return placed_together(problem, weighed, strategy, mesh, kernel, placement)
-    return placed(problem, strategy, mesh, kernel, placement)
+        layouts = placed_together(problem, weighed, strategy, mesh, kernel, placement)
+        for (each, _), one in zip(weighed, layouts, strict=True):
+            _check_kernel(kernel, replace(problem, mask=each), one)
+        return layouts
+    placed_alone = placed(problem, strategy, mesh, kernel, placement)
+    _check_kernel(kernel, problem, placed_alone)
+    return placed_alone
+
+
+def _check_kernel(kernel: str, problem: Problem, layout: Layout) -> None:
+    """Checks that a named kernel takes every step of a layout, on a machine that has it.
+
+    Raises:
+        UnknownNameError: Nobody provides the kernel.
+        UnsupportedError: It does not.
+    """
+    if kernel != AUTO:
+        asked = replace(problem, allow_unverified=True)
+        plugins.registry().resolve(kernel, asked, layout, anywhere=True).check()
 
 
 def placed_together(

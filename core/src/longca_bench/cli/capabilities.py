@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -86,15 +86,14 @@ def list_capabilities(
 
 
 def _question(device: str | None, gqa: bool | None, dtype: Any, head_dim: int | None) -> Question:
-    from longca.errors import UnknownNameError
-    from longca.manifests.offers import DType
+    from longca.manifests.offers import check_dtype
     from longca.manifests.problem import Direction
     from longca.masks import PATTERNS
     from longca_advice.devices import named_device
     from longca_bench.reports.capabilities import GQA, MHA, Question
 
-    if dtype is not None and dtype not in get_args(DType):
-        raise UnknownNameError("dtype", dtype, get_args(DType))
+    if dtype is not None:
+        check_dtype(dtype)
     heads = None if gqa is None else GQA if gqa else MHA
     question = Question(named_device(device), dtype, heads, head_dim)
     question.problem(PATTERNS["full"], Direction.FORWARD)  # refuses what no problem may ask

@@ -19,7 +19,8 @@ def make_lengths(
     corpus: Annotated[
         list[Path],
         typer.Argument(
-            help="JSON Lines with one document a line, text files with one document each, or one length a line."
+            help="JSON Lines with one document a line, text files with one document each, or lists of lengths: numbers "
+            "in a text, JSON, JSON Lines, .npy, or Megatron's .idx."
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Write the histogram to this .csv or .json file.")],
@@ -60,7 +61,7 @@ def _say_counted(corpus: list[Path], histogram: CorpusHistogram) -> None:
 
     source = str(corpus[0]) if len(corpus) == 1 else f"{len(corpus)} files"
     if histogram.source == "lengths":
-        said = f"{_number(histogram.documents, 'length')}, one a line"
+        said = f"{_number(histogram.documents, 'length')}, {' and '.join(histogram.forms)}"
     else:
         said = f"{histogram.source}, {_number(histogram.documents, 'document')} counted in {histogram.unit}"
     if histogram.empty:

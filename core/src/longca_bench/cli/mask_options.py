@@ -198,7 +198,7 @@ def say_lengths(lengths: str) -> None:
     file = length_file(lengths)
     if file is None:
         return
-    exact = f". --documents {file} takes exactly these" if file.suffix.lower() == ".txt" else ""
+    exact = f". --documents {file} takes exactly these" if file.suffix.lower() not in (".csv", ".json") else ""
     typer.echo(printable(f"{describe_file(file)}; documents are drawn from it at random{exact}"), err=True)
 
 
@@ -215,12 +215,12 @@ def _documents(text: str) -> list[int]:
     if not os.path.lexists(text):
         raise RequestError(
             f"--documents is {text!r}, and there is no such file; give lengths separated by commas, such as "
-            "1000,96,3000, or the path of a file with one length a line"
+            "1000,96,3000, or the path of a file of lengths"
         )
     from longca.limits import MAX_DOCUMENTS
     from longca.masks.length_files import read_lengths
 
-    return read_lengths(text, MAX_DOCUMENTS).tolist()
+    return read_lengths(text, MAX_DOCUMENTS).lengths.tolist()
 
 
 def _integers(name: str, text: str, example: str) -> list[int]:

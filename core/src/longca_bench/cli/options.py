@@ -68,6 +68,10 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
+            if getattr(error.param, "name", None) == "head_dim":
+                error.message = (
+                    "LongCA has no attention yet whose v has another head dim than q and k; give one integer"
+                )
             error.message = plain_text(error.message, 500)
             raise
         except Exception as raised:

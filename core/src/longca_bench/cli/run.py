@@ -170,6 +170,10 @@ def run(
     limit = None if memory is None else int(memory * 2**30)
     options = Options(timeout, limit, fail_fast, disabled, interleave=ab is not None, wait_idle=wait_idle)
     about = device, nproc, out, resume, dry_run, as_json, ab, recommended, unverified
+    from longca.manifests.offers import check_dtype
+
+    for each in dtype or ():
+        check_dtype(each)
     problem = Described(described, tuple(head_dim or ()), tuple(dtype or ()))
     wanted = Request(suite, selection, problem, options, *about)
     in_its_place(wanted, lambda leader: _run(wanted, open_registry(context, no_plugin), leader))

@@ -1,7 +1,8 @@
 """A histogram of document lengths, from a corpus in JSON Lines or text, or from lengths.
 
     .jsonl, .ndjson      one document a line, the string under `field` of its object
-    .txt, .md            one document a file, or one length a line if every line is an integer
+    .txt, .md            one document a file
+    lists of lengths     in the forms of `longca.masks.length_files`
 
 Documents are streamed. Only one batch of them is in memory at a time.
 """
@@ -20,7 +21,7 @@ from typing import BinaryIO, Literal
 from longca.errors import MissingPackageError, RequestError
 from longca.limits import MAX_DOCUMENT_BYTES
 from longca.masks.histogram import MAX_LENGTH, Histogram
-from longca.masks.length_files import holds_lengths, read_lengths
+from longca.masks.length_files import JSON_LINES, KEYS, SUFFIXES, LengthList, holds_lengths, read_lengths
 from longca.regular_files import open_regular, read_regular
 
 __all__ = ["GEOMETRIC_EDGES", "CorpusHistogram", "histogram_from_corpus"]
@@ -28,7 +29,9 @@ __all__ = ["GEOMETRIC_EDGES", "CorpusHistogram", "histogram_from_corpus"]
 #: Powers of √2, rounded, each once: 1, 2, 3, 4, 6, 8, 11, … 2³¹. A bin is at most 41 % (or one token) wide.
 GEOMETRIC_EDGES = tuple(sorted({round(2 ** (k / 2)) for k in range(63)}))
 
-_JSON_LINES, _TEXT = (".jsonl", ".ndjson"), (".txt", ".md")
+_TEXT = (".txt", ".md")
+#: Files that hold lengths, or are refused.
+_LISTS = tuple(suffix for suffix in SUFFIXES if suffix not in (*JSON_LINES, *_TEXT))
 
 # Tokenizers work through a batch on all cores. A batch ends with so many documents, or so many characters.
 _BATCH, _BATCH_TEXT = 64, 2**22
@@ -46,12 +49,14 @@ class CorpusHistogram(Histogram):
         unit: The unit of a length: the tokenizer's tokens, words without a tokenizer, or the unit of given lengths.
         documents: Number of counted documents.
         empty: Number of documents without a token or word. They are left out.
+        forms: The forms of files of lengths, in words.
     """
 
     source: _Source
     unit: Literal["tokens", "words", "lengths"]
     documents: int
     empty: int
+    forms: tuple[str, ...] = ()
 
 
 def histogram_from_corpus(
@@ -78,10 +83,12 @@ def histogram_from_corpus(
     """
     files = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
     _check(files, bins)
-    source = _source(files, tokenizer)
+    source = _source(files, tokenizer, field)
+    lists: list[LengthList] = [read_lengths(file) for file in files] if source == "lengths" else []
     weights = [0] * (len(bins) - 1)
     empty = 0
-    for length in _listed(files) if source == "lengths" else _counted(files, tokenizer, field):
+    listed = (length for each in lists for length in each.lengths.tolist())
+    for length in listed if lists else _counted(files, tokenizer, field):
         if length == 0:
             empty += 1
         elif bins[0] <= length < bins[-1]:
@@ -101,6 +108,7 @@ def histogram_from_corpus(
         unit="lengths" if source == "lengths" else "words" if tokenizer is None else "tokens",
         documents=sum(weights),
         empty=empty,
+        forms=tuple(dict.fromkeys(each.form for each in lists)),
     )
 
 
@@ -109,35 +117,34 @@ def _check(files: list[Path], bins: Sequence[int]) -> None:
     if not files:
         raise RequestError("no corpus files; give at least one")
     for file in files:
-        if file.suffix.lower() not in (*_JSON_LINES, *_TEXT):
-            raise RequestError(f"{file}: a corpus file is {', '.join(_JSON_LINES + _TEXT)}; convert or rename it")
+        if file.suffix.lower() not in (allowed := (*JSON_LINES, *_TEXT, *_LISTS)):
+            raise RequestError(f"{file}: a file of documents or lengths is {', '.join(allowed)}; convert or rename it")
         _open(file, f"no corpus file {str(file)!r}; check the path").close()
     ascending = len(bins) > 1 and all(a < b for a, b in pairwise(bins))
     if not ascending or bins[0] < 1 or bins[-1] > MAX_LENGTH + 1:
         raise RequestError(f"bins are two or more ascending edges from 1 to {MAX_LENGTH + 1}; got {list(bins)[:8]}")
 
 
-def _source(files: list[Path], tokenizer: str | Path | None) -> _Source:
+def _source(files: list[Path], tokenizer: str | Path | None, field: str) -> _Source:
     """What files hold. Lengths are counted as they are, so nothing else may be among them."""
     texts = [file for file in files if file.suffix.lower() in _TEXT]
-    lists = [file for file in texts if holds_lengths(file)]
+    lists = [file for file in files if holds_lengths(file, field)]
     others = [file for file in files if file not in lists]
+    if unread := [file for file in others if file.suffix.lower() in _LISTS]:
+        raise RequestError(
+            f"{unread[0]} holds no list of lengths; write numbers, or objects with {', '.join(KEYS)}. Give a corpus as "
+            "JSON Lines, and a histogram to --lengths itself"
+        )
     if lists and others:
         raise RequestError(
-            f"{lists[0]} holds lengths, one a line, and {others[0]} documents; count them apart. A text of nothing but "
-            "integers can be given as JSON Lines"
+            f"{lists[0]} holds lengths, and {others[0]} documents; count them apart. A text of nothing but integers "
+            "can be given as JSON Lines"
         )
     if lists and tokenizer is not None:
-        raise RequestError(f"{lists[0]} holds lengths, one a line, which no tokenizer counts; leave out the tokenizer")
+        raise RequestError(f"{lists[0]} holds lengths, which no tokenizer counts; leave out the tokenizer")
     if lists:
         return "lengths"
     return "JSON Lines" if not texts else "text" if len(texts) == len(files) else "text and JSON Lines"
-
-
-def _listed(files: list[Path]) -> Iterator[int]:
-    """The lengths that files list."""
-    for file in files:
-        yield from read_lengths(file).tolist()
 
 
 def _counted(files: list[Path], tokenizer: str | Path | None, field: str) -> Iterator[int]:

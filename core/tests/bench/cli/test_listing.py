@@ -151,8 +151,9 @@ def test_why_explains_a_cell(fakes):
     [
         (["--kernel", "nive"], "unknown kernel 'nive'. Did you mean naive or "),
         (["--mask", "casual"], "unknown mask pattern 'casual'. Did you mean causal?"),
-        (["--device", "cuda"], "unknown device 'cuda'. Known are a100, "),
+        (["--device", "cuda"], "unknown device 'cuda'. Known are v100, a100, "),
         (["--dtype", "bfloat"], "unknown dtype 'bfloat'. Did you mean bfloat16 or "),
+        (["--dtype", "fp8"], "LongCA has no attention in "),
         (["--direction", "forwards"], "unknown direction 'forwards'. Did you mean forward or backward?"),
         (["--head-dim", "0"], "head_dim is 0; give an integer from 1 to 65536"),
         (["--why", "naive", "ful"], "unknown mask pattern 'ful'. Did you mean full?"),
@@ -162,6 +163,13 @@ def test_why_explains_a_cell(fakes):
 )
 def test_a_mistake_is_one_line(fakes, arguments, message):
     assert fakes.refuses("list-capabilities", *arguments).startswith(f"error: {message}")
+
+
+@pytest.mark.parametrize("command", [("recommend", "causal"), ("run", "causal"), ("list-capabilities",), ("verify",)])
+def test_a_head_dim_of_v_of_its_own_is_no_malformed_number(fakes, command):
+    ran = fakes.longca(*command, "--head-dim", "192:128")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "LongCA has no attention yet" in ran.stderr
 
 
 @pytest.mark.parametrize("arguments", [["plugin"], ["list-capabilities", "--bogus"], ["--bogus"], ["[red]x"]])

@@ -201,7 +201,8 @@ def test_records_that_were_edited_are_refused_by_their_line(fakes, own_run, medi
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--device", "h2000"], "unknown device 'h2000'. Known are a100, "),
+        (["--device", "h2000"], "unknown device 'h2000'. Known are v100, a100, "),
+        (["--dtype", "float8_e4m3fn"], "LongCA has no attention in "),
         (["--dtype", "float7"], "unknown dtype 'float7'. "),
         (["--heads", "7:3"], "7 query heads do not divide among 3 KV heads"),
         (["--heads", "text"], "--heads is 'text'; give query heads and KV heads, such as 64:8"),

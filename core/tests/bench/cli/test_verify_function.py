@@ -90,7 +90,7 @@ def test_what_a_function_prints_is_no_part_of_the_json(tmp_path):
         (("--heads", "4x2"), "--heads is '4x2'; give query heads and KV heads, such as 4:2"),
         (("--heads", "4:3"), "4 query heads do not divide among 3 KV heads"),
         (("--direction", "both"), "unknown direction 'both'"),
-        (("--dtype", "float8"), "unknown dtype 'float8'"),
+        (("--dtype", "float7"), "unknown dtype 'float7'"),
         (("--placement", "zigzag"), "--placement shares tokens among ranks, and there are none; start it with"),
     ],
 )

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from longca.errors import RequestError
 from longca.manifests import Layout
 from longca.masks import Mask, build, from_cu_seqlens
+from longca.masks.conversions import as_array
 from longca.parallel.layouts import layout
 from longca.plan_cache import PlanCache
 
@@ -27,8 +24,6 @@ _Bounds = tuple[tuple[int, ...], tuple[int, ...]]
 #: The latest masks and meshes. All layers and all steps with the same bounds share them.
 _MASKS: PlanCache[Mask] = PlanCache(64)
 _MESHES: PlanCache[DeviceMesh] = PlanCache(8)
-#: Bounds that were read from tensors that live.
-_READ = WeakTensorKeyDictionary()
 
 
 def zigzag_layout(
@@ -70,22 +65,18 @@ def zigzag_layout(
 
 
 def bounds_of(packed: Any) -> _Bounds:
-    """The bounds of packed documents, without and with padding. A tensor that has not changed is read once."""
+    """The bounds of packed documents, without and with padding.
+
+    Each layer reads them, because nothing tells whether the numbers of a tensor have changed. On a GPU it waits for the
+    work that is queued there, once for each tensor, as Megatron's own unfused rotary embedding does.
+    """
     tensors = [packed.cu_seqlens_q, packed.cu_seqlens_kv, packed.cu_seqlens_q_padded, packed.cu_seqlens_kv_padded]
-    versions = [None if x is None else x._version for x in tensors]
-    known = _READ.get(packed.cu_seqlens_q)
-    if known is None or known[0] != versions or any(a is not of() for a, of in zip(tensors, known[1], strict=True)):
-        queries, keys, padded, padded_keys = (() if x is None else tuple(x.tolist()) for x in tensors)
-        padded = padded or queries
-        if keys not in ((), queries) or padded_keys not in ((), padded) or len(padded) != len(queries):
-            raise RequestError("packed_seq_params has other bounds for keys than for queries; self-attention has one")
-        known = versions, [_weak(x) for x in tensors], (queries, padded)
-        _READ[packed.cu_seqlens_q] = known
-    return cast(_Bounds, known[2])
-
-
-def _weak(tensor: Tensor | None) -> Callable[[], Tensor | None]:
-    return (lambda: None) if tensor is None else weakref.ref(tensor)
+    read = {id(x): tuple(as_array(x).tolist()) for x in tensors if x is not None}
+    queries, keys, padded, padded_keys = (() if x is None else read[id(x)] for x in tensors)
+    padded = padded or queries
+    if keys not in ((), queries) or padded_keys not in ((), padded) or len(padded) != len(queries):
+        raise RequestError("packed_seq_params has other bounds for keys than for queries; self-attention has one")
+    return queries, padded
 
 
 def mask_of(
