@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 from longca.errors import RequestError
 from longca.integrations.transformers.calls import tokens_of
 from longca.integrations.transformers.interfaces import add_attention
-from longca.integrations.transformers.parallel_models import check_model, heads_of
+from longca.integrations.transformers.parallel_models import check_default_positions, check_model, heads_of
 from longca.integrations.transformers.parallel_setup import Setup
 from longca.integrations.transformers.sharded_batch import ShardedBatch
 from longca.integrations.transformers.sharded_layers import CURRENT, attend_sharded, take_sharded_mask
@@ -150,6 +150,8 @@ class ContextParallel:
             )
         bound = self._signature.bind_partial(*args)
         given = {**bound.arguments, **kwargs}
+        if given.get("position_ids") is None:
+            check_default_positions(self._model)
         self._latest = ShardedBatch.of(given, self._setup)
         CURRENT.set(self._latest)
         return (), self._latest.arguments
