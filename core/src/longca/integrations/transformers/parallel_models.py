@@ -37,7 +37,7 @@ def check_model(model: Any) -> None:
         "takes no position_ids": all(
             "position_ids" not in inspect.signature(part.forward).parameters for part in (model, model.get_decoder())
         ),
-        "keeps a state from token to token": is_stateful(model),
+        "keeps a state from token to token, as linear_attention does": is_stateful(model),
         f"has rotary embeddings ({', '.join(sorted(kinds))}) that depend on the longest position of a rank": bool(
             kinds & _DYNAMIC
         ),
