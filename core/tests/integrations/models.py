@@ -45,13 +45,18 @@ def gemma(layer_types=ALTERNATING):
     return transformers.Gemma3ForCausalLM(config)
 
 
+def stablelm():
+    """It keeps arguments of the call from its layers."""
+    return transformers.StableLmForCausalLM(transformers.StableLmConfig(**COMMON, num_hidden_layers=2))
+
+
 MODELS = {"llama": llama, "mistral": mistral, "qwen": qwen, "gemma": gemma}
 
 
 def make(name, dtype=torch.float64, **options):
     """A model with the same random weights every time, in training mode."""
     torch.manual_seed(5)
-    return MODELS[name](**options).to(dtype).train()
+    return {**MODELS, "stablelm": stablelm}[name](**options).to(dtype).train()
 
 
 def tokens(rows, length):

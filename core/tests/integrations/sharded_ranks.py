@@ -21,7 +21,7 @@ import sharded_refusals
 import sharded_training
 import torch
 import torch.distributed as dist
-from models import BATCHES, MODELS, make, packed, padded, step, tokens
+from models import BATCHES, make, packed, padded, step, tokens
 from sharded_steps import MOST, close, gradients, line, same, whole
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.functional import cross_entropy
@@ -34,7 +34,7 @@ STRATEGIES = ["ulysses", "ring_p2p", "ring_all_gather", "auto"]
 
 
 def check_models_and_batches():
-    for name in MODELS if dist.get_world_size() == 2 else ("llama", "gemma"):
+    for name in MOST if dist.get_world_size() == 2 else ("llama", "gemma"):
         for at, batch in enumerate(BATCHES):
             if batch != "left":
                 same(name, BATCHES[batch], line(dist.get_world_size()), STRATEGIES[at % 3])
@@ -54,6 +54,17 @@ def check_padding_on_the_left_with_positions():
     batch = padded("left")
     batch["position_ids"] = (batch["attention_mask"].cumsum(1) - 1).clamp(min=0)
     same("gemma", batch, line(2), "ring_p2p")
+
+
+def check_numbered_documents():
+    """Batches of TRL's packing, of numbers without positions, and of a model that keeps arguments from its layers."""
+    documents = torch.tensor([0] * 5 + [1] * 11 + [2] * 8)[None]
+    packing = {**packed(5, 11, 8), "seq_idx": documents.int()}
+    same("gemma", packing, line(2), "ring_p2p")
+    same("stablelm", packing, line(2), "ulysses", most=1e-5)
+    padding = torch.arange(24) < 20
+    for given in ({"seq_idx": documents.int()}, {"attention_mask": (documents + 1) * padding}):
+        same("llama", {"input_ids": tokens(1, 24), **given}, line(2), "ring_p2p", "longca")
 
 
 def check_own_masks():
@@ -132,6 +143,7 @@ CHECKS = {
         "check_models_and_batches",
         "check_against_eager",
         "check_padding_on_the_left_with_positions",
+        "check_numbered_documents",
         "check_own_masks",
         "check_a_loss_of_ones_own",
         "check_losses_of_a_fused_head",

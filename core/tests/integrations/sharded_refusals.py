@@ -51,6 +51,12 @@ def check_bad_input():
     refused("cu_seq_lens_k without cu_seq_lens_q", lambda: model(input_ids=one, cu_seq_lens_k=of_queries))
     other = {"cu_seq_lens_q": of_queries, "cu_seq_lens_k": torch.tensor([0, 10, 24])}
     refused("other bounds than cu_seq_lens_q", lambda: model(input_ids=one, **other))
+    short = {"cu_seq_lens_q": of_queries[:2], "cu_seq_lens_k": of_queries[:2]}
+    refused("ends at 20, and the batch has 24 tokens", lambda: model(input_ids=one, **short))
+    refused("LongCA reads documents by this name", lambda: model(input_ids=one, seq_lens=[20, 4]))
+    refused("as [1, 23]", lambda: model(input_ids=one, seq_idx=torch.zeros(1, 23)))
+    numbered = (torch.arange(24) >= 20).long()[None] + 1
+    refused("ignores these documents", lambda: model(**packed(5, 19), attention_mask=numbered))
     refused("different batches", lambda: model(input_ids=ids + dist.get_rank()))
     refused("was called by itself", lambda: model.model(input_ids=ids, use_cache=False))
     refused("[rows, tokens, ...] of the whole batch", lambda: (model(input_ids=ids), cp.shard(ids[:1])))
@@ -131,6 +137,17 @@ def check_models_that_ranks_cannot_compute():
         refused(
             "differ in their heads or head dims", lambda: context_parallel(transformers.Gemma4ForCausalLM(unlike), mesh)
         )
+    heads = {"decoder_layers": 1, "decoder_attention_heads": 4}
+    bart = transformers.BartForCausalLM(transformers.BartConfig(d_model=32, vocab_size=61, **heads))
+    refused("BartForCausalLM takes no position_ids, so", lambda: context_parallel(bart, mesh))
+    roberta = transformers.RobertaForCausalLM(
+        transformers.RobertaConfig(
+            **sizes, num_attention_heads=4, num_hidden_layers=1, is_decoder=True, attention_probs_dropout_prob=0.0
+        )
+    )
+    cp = context_parallel(roberta, mesh, "ring_p2p")
+    refused("counts positions from the number of its padding token", lambda: roberta(input_ids=tokens(1, 24) % 11))
+    cp.remove()
     own = of()
     own.loss_function = lambda **_: None
     refused("a loss of its own", lambda: context_parallel(own, mesh))

@@ -8,9 +8,10 @@ from longca.errors import RequestError
 from longca.integrations.transformers import using
 from longca.integrations.transformers.boundaries import (
     LostStart,
-    call_of_model,
+    calls_of_models,
     check_positions,
     lost_start,
+    merged,
     positions_of_caller,
 )
 
@@ -119,14 +120,14 @@ def test_arguments_that_a_model_keeps_from_its_layers_are_refused(build):
 
 def test_the_call_of_a_model_is_that_of_the_outer_one():
     seen, model = [], make("llama")
-    model.model.layers[0].register_forward_pre_hook(lambda *_: seen.append(call_of_model()))
+    model.model.layers[0].register_forward_pre_hook(lambda *_: seen.append(merged(calls_of_models())))
     ids, labels = tokens(1, 24), tokens(1, 24)
     model(ids, labels=labels, attention_mask=None, use_cache=False)
     (found,) = seen
     assert found["labels"] is labels
     assert found["input_ids"] is ids
-    assert "attention_mask" not in found or found["attention_mask"] is None
-    assert call_of_model() is None
+    assert "attention_mask" not in found
+    assert not calls_of_models()
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler's own

@@ -90,6 +90,22 @@ def test_a_model_that_never_asks_is_refused_by_a_check(name):
     assert title[short] in PAGE.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("name", ["Falcon", "GPTNeo"])
+def test_a_model_with_a_list_of_attentions_is_refused_when_it_is_made(name):
+    sizes = {"GPTNeo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]]}}.get(name, {})
+    config = getattr(transformers, f"{name}Config")(hidden_size=32, num_attention_heads=4, vocab_size=61, **sizes)
+    with pytest.raises(UnsupportedError, match=f"{name}Config take their attention from a list of their own"):
+        getattr(transformers, f"{name}ForCausalLM")._from_config(config, attn_implementation="longca")
+
+
+def test_a_mask_that_accelerate_takes_away_is_named():
+    big_modeling = pytest.importorskip("accelerate.big_modeling")
+    model = make("llama")
+    getattr(big_modeling, "_attach_context_parallel_hooks")(model)  # noqa: B009 - what `cp_size` makes Accelerator do
+    with pytest.raises(UnsupportedError, match=r"accelerate's context parallelism takes the mask .* set cp_size=1"):
+        step(model, packed(20, 4), "longca")
+
+
 def test_a_check_is_done_by_the_next_forward_alone():
     model = make("llama")
     check(model)
@@ -142,9 +158,6 @@ SAID = {
     ),
     "t.BloomForCausalLM(t.BloomConfig(**sizes)).set_attn_implementation('longca')": (
         "does not support setting its attention implementation dynamically"
-    ),
-    "register(); t.FalconForCausalLM._from_config(t.FalconConfig(**sizes), attn_implementation='longca')": (
-        "KeyError: 'longca'"
     ),
 }
 
@@ -233,6 +246,7 @@ def bounds(*values):
     [
         ({"cu_seq_lens_q": bounds(0, 20, 24), "cu_seq_lens_k": bounds(0, 10, 24)}, "other bounds than cu_seq_lens_q"),
         ({"cu_seq_lens_k": bounds(0, 20, 24)}, "cu_seq_lens_k without cu_seq_lens_q"),
+        ({"cu_seq_lens_q": bounds(0, 15, 19)}, "ends at 19, and the batch has 24 tokens"),
     ],
 )
 def test_bounds_of_keys_that_differ_are_refused(arguments, words):

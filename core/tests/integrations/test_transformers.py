@@ -273,7 +273,7 @@ def test_the_oldest_release_of_transformers():
     here = Path(__file__).parent
     files = [
         str(here / f"test_{name}.py")
-        for name in ("transformers", "refused_layers", "boundaries", "mask_functions", "context_parallel")
+        for name in ("transformers", "refused_layers", "boundaries", "documents", "mask_functions", "context_parallel")
     ]
     command = [
         sys.executable,

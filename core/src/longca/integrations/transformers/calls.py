@@ -24,6 +24,7 @@ _KNOWN = {
     "labels",
     "shift_labels",
     "num_items_in_batch",
+    "seq_idx",
     "cu_seq_lens_q",
     "cu_seq_lens_k",
     "max_length_q",

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_map_only
 from longca.errors import RequestError, UnsupportedError
 from longca.integrations.transformers.calls import tokens_of
 from longca.integrations.transformers.interfaces import add_attention
-from longca.integrations.transformers.parallel_models import check_model, heads_of
+from longca.integrations.transformers.parallel_models import check_default_positions, check_model, heads_of
 from longca.integrations.transformers.parallel_setup import Setup
 from longca.integrations.transformers.sharded_batch import ShardedBatch
 from longca.integrations.transformers.sharded_layers import CURRENT, attend_sharded, take_sharded_mask
@@ -159,6 +159,8 @@ class ContextParallel:
                 "those of its own; set label_smoothing_factor=0, or give compute_loss_func a loss that is made by "
                 "shard and loss of what context_parallel returned"
             )
+        if given.get("position_ids") is None:
+            check_default_positions(self._model)
         self._latest = ShardedBatch.of(given, self._setup)
         CURRENT.set(self._latest)
         return (), self._latest.arguments

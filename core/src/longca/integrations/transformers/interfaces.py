@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from importlib import import_module
+from typing import Any, NoReturn
 
-from longca.errors import MissingPackageError
+from longca.errors import MissingPackageError, UnsupportedError
 
 __all__ = ["add_attention"]
 
 _INSTALL = "pip install 'longca-core[transformers]'"
+#: Decoders that take their attention from a list of their own.
+_LISTS = {"falcon": "FALCON_ATTENTION_CLASSES", "gpt_neo": "GPT_NEO_ATTENTION_CLASSES"}
+
+
+def _refuse(config: Any, *_others: Any) -> NoReturn:
+    """Stands for LongCA in such a list.
+
+    Raises:
+        UnsupportedError: Always.
+    """
+    raise UnsupportedError(
+        f"models of {type(config).__name__} take their attention from a list of their own, and not from "
+        "AttentionInterface, so that LongCA would not be called; load the model with attn_implementation='eager'"
+    )
 
 
 def add_attention(name: str, attend: Callable[..., Any], make_mask: Callable[..., Any]) -> None:
@@ -38,3 +53,5 @@ def add_attention(name: str, attend: Callable[..., Any], make_mask: Callable[...
         ) from error
     AttentionMaskInterface.register(name, make_mask)
     AttentionInterface.register(name, attend)
+    for model, classes in _LISTS.items():
+        getattr(import_module(f"transformers.models.{model}.modeling_{model}"), classes, {})[name] = _refuse

@@ -5,6 +5,7 @@ Equal masks of several steps are one object, so that its plans are found again.
 
 from __future__ import annotations
 
+import inspect
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,17 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from longca.errors import RequestError, UnsupportedError
-from longca.integrations.transformers.boundaries import LostStart, call_of_model, lost_start, positions_of_caller
+from longca.integrations.transformers.boundaries import (
+    LostStart,
+    ModelCall,
+    calls_of_models,
+    check_names,
+    document_starts,
+    has_numbers,
+    lost_start,
+    merged,
+    positions_of_caller,
+)
 from longca.integrations.transformers.mask_functions import (
     SHIFTS,
     MaskFunction,
@@ -26,8 +37,10 @@ from longca.integrations.transformers.mask_functions import (
     has_documents,
     known,
     name_of,
+    of_documents,
     padding,
 )
+from longca.integrations.transformers.model_check import is_stateful
 from longca.integrations.transformers.own_masks import fitting, own_masks
 from longca.kernels.shapes import contents_of
 from longca.masks import Mask, SliceMask, from_dense, intersection
@@ -54,6 +67,7 @@ class LayerMask:
     Attributes:
         masks: The mask of each row of the batch.
         is_own: Whether the user gave them, so that a sliding window of a layer is not in them.
+        is_tensor: Whether the user gave them as a tensor, which takes the place of sliding windows too.
         has_documents: Whether the boundaries of packed documents are in them.
         has_positions: Whether the model gave its positions together with the request for masks.
         lost: A document whose start is in the positions of the call and not in the masks.
@@ -62,6 +76,7 @@ class LayerMask:
 
     masks: tuple[Mask, ...]
     is_own: bool = False
+    is_tensor: bool = False
     has_documents: bool = False
     has_positions: bool = False
     lost: LostStart | None = None
@@ -92,7 +107,7 @@ class LayerMask:
         self.__radd__(None)
 
     def contiguous(self) -> NoReturn:
-        """transformers 5 asks a mask for this, and transformers 4 for its dims, if a cache is static.
+        """`generate` of transformers 5 asks a mask for this if a cache is static.
 
         Raises:
             UnsupportedError: Always.
@@ -102,7 +117,15 @@ class LayerMask:
             "cache_implementation away"
         )
 
-    ndim = property(contiguous)
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """[rows, 1, queries, keys]. transformers asks for it if an outer model hands its mask to an inner one."""
+        return len(self.masks), 1, self.masks[0].seqlen_q, self.masks[0].seqlen_k
+
+    @property
+    def ndim(self) -> int:
+        """Dims, as `shape`."""
+        return 4
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # a mask is no tensor
@@ -113,7 +136,7 @@ def make_layer_mask(
     q_length: int | None = None,
     q_offset: int | Tensor = 0,
     kv_offset: int = 0,
-    attention_mask: Tensor | None = None,
+    attention_mask: Tensor | LayerMask | None = None,
     device: torch.device | str | None = None,
     cache_position: Tensor | None = None,
     **_others: Any,
@@ -127,21 +150,33 @@ def make_layer_mask(
         q_length: Number of queries. None for those of `cache_position`.
         q_offset: Index of the first query.
         kv_offset: Index of the first key.
-        attention_mask: Which keys are no padding: [rows, keys]. None if all are not.
+        attention_mask: Which keys are no padding: [rows, keys]. None if all are not. The mask that an outer model
+            made is returned as it is.
         device: The device of the function's tensors.
         cache_position: Indices of the queries, which transformers gave before version 5.
         **_others: Other arguments of transformers, which masks do not depend on.
 
     Raises:
-        RequestError: The user's own masks do not fit.
-        UnsupportedError: The function is not known, and there are too many pairs to evaluate it.
+        RequestError: The user's own masks do not fit, or documents are given in a form that is not read.
+        UnsupportedError: The function is not known, and there are too many pairs to evaluate it. Or the model computes
+            with the numbers of documents.
         MaskError: The function's mask has too many slices.
     """
+    calls = calls_of_models()
+    if isinstance(attention_mask, LayerMask):
+        if calls and isinstance(calls[-1].arguments.get("attention_mask"), LayerMask):
+            attention_mask.contiguous()  # `generate` of transformers 4 made it
+        return attention_mask
     if q_length is None:
         assert cache_position is not None, "transformers gives one of the two"
         q_length, q_offset = len(cache_position), int(cache_position[0])
     if (own := own_masks()) is not None:
         return LayerMask(fitting(own, batch_size, q_length, kv_length), is_own=True)
+    if attention_mask is not None and attention_mask.ndim != 2:
+        raise RequestError(
+            f"attention_mask has the shape {list(attention_mask.shape)}; give [rows, tokens], or a mask of pairs as "
+            "[rows, 1, queries, keys]"
+        )
     queries = range(int(q_offset), int(q_offset) + q_length)
     keys = range(kv_offset, kv_offset + kv_length)
     where = torch.device(device if device is not None else "cpu" if attention_mask is None else attention_mask.device)
@@ -153,11 +188,14 @@ def make_layer_mask(
             found = [
                 intersection(mask, padding(shown, q_length, kv_length)) for mask, shown in zip(found, seen, strict=True)
             ]
+    if documents := _documents(calls, batch_size, max(queries.stop, keys.stop), attention_mask):
+        spans = [(queries.start, queries.stop)], [(keys.start, keys.stop)]
+        found = [intersection(mask, each.cut(*spans)) for mask, each in zip(found, documents, strict=True)]
     masks, is_packed, positions = tuple(map(same_object, found)), has_documents(mask_function), positions_of_caller()
-    call = call_of_model() or {}
+    call = merged(calls)
     return LayerMask(
         masks,
-        has_documents=is_packed,
+        has_documents=is_packed or any(len(each.array) > 1 for each in documents),
         has_positions=positions is not None,
         lost=None if is_packed else _lost(call.get("position_ids") if positions is None else positions, masks),
         asked=_ASKED & call.keys(),
@@ -184,14 +222,74 @@ def layer_mask_of_tensor(tensor: Tensor, keys: int) -> LayerMask:
         )
     state, known = (contents_of(tensor), keys), _DENSE.get(tensor)
     if known is None or known[0] != state:
-        masks, call = tuple(from_dense(row[..., :keys]) for row in tensor), call_of_model() or {}
+        masks, calls = tuple(from_dense(row[..., :keys]) for row in tensor), calls_of_models()
+        call = merged(calls)
         given = call.get("attention_mask")
-        by_model = bool(call) and (given is None or getattr(given, "ndim", None) == 2)
-        lost = _lost(call.get("position_ids"), masks) if by_model else None
-        made = LayerMask(masks, has_documents=not by_model, lost=lost, asked=_ASKED & call.keys())
+        by_model = bool(calls) and (given is None or getattr(given, "ndim", None) == 2)
+        documents = _documents(calls, len(masks), keys, None)
+        if documents:
+            masks = tuple(intersection(mask, each) for mask, each in zip(masks, documents, strict=True))
+        made = LayerMask(
+            masks,
+            is_tensor=not by_model,
+            has_documents=not by_model or any(len(each.array) > 1 for each in documents),
+            lost=_lost(call.get("position_ids"), masks) if by_model else None,
+            asked=_ASKED & call.keys(),
+        )
         known = _DENSE[tensor] = state, made
     found: LayerMask = known[1]
     return found
+
+
+def _documents(
+    calls: Sequence[ModelCall], rows: int, tokens: int, attention_mask: Tensor | None
+) -> tuple[SliceMask, ...]:
+    """The documents of each row that a call numbers by `seq_idx` or `attention_mask`, tokens × tokens. () without.
+
+    Args:
+        calls: The models that are being called.
+        rows: Rows of the batch.
+        tokens: Tokens of a row, those of a cache included.
+        attention_mask: Which keys are no padding, as the model asks for its mask: [rows, tokens]. None if all are not.
+
+    Raises:
+        RequestError: Documents in a form that is not read, or numbers that do not fit.
+        UnsupportedError: The model computes with the numbers.
+    """
+    if not calls:
+        return ()
+    outer = calls[-1]
+    check_names(outer.arguments.keys() - inspect.signature(outer.model.forward).parameters.keys())
+    given = [call.arguments for call in calls]
+    numbers = {"seq_idx": next((each["seq_idx"] for each in given if "seq_idx" in each), None)}
+    numbers["attention_mask"] = next(filter(has_numbers, (each.get("attention_mask") for each in given)), None)
+    if numbers["attention_mask"] is not None:
+        _check_numbers(numbers["attention_mask"], calls, attention_mask)
+    starts = document_starts(numbers, rows, tokens)
+    return () if starts is None else tuple(of_documents(ids, tokens) for ids in starts.cumsum(axis=1))
+
+
+def _check_numbers(given: Tensor, calls: Sequence[ModelCall], attention_mask: Tensor | None) -> None:
+    """Checks that a model takes the numbers of an `attention_mask` for booleans alone.
+
+    Raises:
+        UnsupportedError: It computes something else with them.
+    """
+    call, model = merged(calls), calls[-1].model
+    config: Any = model.config
+    balances = getattr(config.get_text_config(), "output_router_logits", False)
+    reasons = {
+        "makes another mask of them": attention_mask is not None
+        and not (given.shape == attention_mask.shape and torch.equal(given != 0, attention_mask)),
+        "may compute positions of them": positions_of_caller() is None and "position_ids" not in call,
+        "has layers with a state, which multiply by them": is_stateful(model),
+        "weighs the loss of its experts by them": call.get("output_router_logits", balances),
+    }
+    if found := [reason for reason, is_so in reasons.items() if is_so]:
+        raise UnsupportedError(
+            f"attention_mask numbers the documents, and {type(model).__name__} {' and '.join(found)}; leave "
+            "attention_mask away and give position_ids that start again in each document"
+        )
 
 
 def _lost(positions: Any, masks: Sequence[Mask]) -> LostStart | None:

@@ -17,7 +17,7 @@ from longca.kernels.shapes import mask_of_bounds, sdpa
 from longca.masks import Mask, Slice, SliceMask, intersection
 from longca.plan_cache import PlanCache
 
-__all__ = ["attend", "check_layer", "computing_dtype", "under_autocast", "within_documents"]
+__all__ = ["attend", "check_hooks", "check_layer", "computing_dtype", "under_autocast", "within_documents"]
 
 #: Arguments that change the scores or the weights, with what a user can do.
 _REFUSED = {
@@ -91,6 +91,8 @@ def attend(
     made = attention_mask if isinstance(attention_mask, LayerMask) else None
     if isinstance(attention_mask, Tensor) and longca_mask is None:
         made = layer_mask_of_tensor(attention_mask, keys)
+    if made is longca_mask is None:
+        check_hooks(module)
     masks, has_window = _masks(name, made, longca_mask, batch, queries, keys)
     has_documents = made is None or made.is_own or made.has_documents
     if made is not None:
@@ -101,12 +103,13 @@ def attend(
             "collator that gives position_ids which start again in each document, such as "
             "DataCollatorWithFlattening, and no attention_mask"
         )
-    if made is not None and queries == keys and not has_documents and longca_mask is cu_seq_lens_q is None:
+    is_doubtful = made is not None and (made.lost is not None or not has_documents)
+    if made is not None and is_doubtful and queries == keys and longca_mask is cu_seq_lens_q is None:
         _check_boundaries(made, others.get("position_ids"))
     has_own = longca_mask is not None or (made is not None and made.is_own)
     if not has_own and (cu_seq_lens_q is not None or cu_seq_lens_k is not None):
         masks = [within_documents(masks, cu_seq_lens_q, cu_seq_lens_k, queries, keys)]
-    if sliding_window is not None:
+    if sliding_window is not None and not (made is not None and made.is_tensor):
         masks = [_within_window(name, mask, int(sliding_window), is_checked=has_window) for mask in masks]
     if queries == 1:
         dense = torch.stack([torch.from_numpy(mask.dense()) for mask in masks]).to(query.device)
@@ -166,6 +169,20 @@ def check_layer(name: str, query: Tensor, key: Tensor, value: Tensor, arguments:
         raise RequestError(
             f"{name} gives query, key and value in {query.dtype}, {key.dtype} and {value.dtype}; load the model in one "
             "dtype, cast them in the model, or train under torch.autocast"
+        )
+
+
+def check_hooks(module: torch.nn.Module) -> None:
+    """Checks that a layer without a mask lost it by no hook of accelerate.
+
+    Raises:
+        UnsupportedError: A hook of accelerate's context parallelism takes masks away.
+    """
+    if any(getattr(hook, "__module__", "") == "accelerate.big_modeling" for hook in module._forward_pre_hooks.values()):
+        raise UnsupportedError(
+            f"accelerate's context parallelism takes the mask of {type(module).__name__} away, so that its documents "
+            "would be lost; set cp_size=1 in ParallelismConfig, and spread batches by "
+            "longca.integrations.transformers.context_parallel"
         )
 
 
@@ -233,7 +250,7 @@ def within_documents(
         keys: Keys of a row.
 
     Raises:
-        RequestError: Several rows, bounds of keys alone, or other bounds for keys than for queries.
+        RequestError: Several rows, bounds of keys alone, other bounds for keys than for queries, or tokens behind them.
     """
     if len(masks) != 1 or queries != keys:
         raise RequestError(
@@ -252,6 +269,11 @@ def within_documents(
             raise RequestError(
                 "cu_seq_lens_k has other bounds than cu_seq_lens_q, and a layer's queries and keys are the same "
                 "tokens; give both the same bounds"
+            )
+        if (end := documents.array[:, 1].max(initial=0)) < queries:
+            raise RequestError(
+                f"cu_seq_lens_q ends at {end}, and the batch has {queries} tokens; give bounds of all tokens, virtual "
+                "tokens of PEFT included"
             )
         return intersection(masks[0], documents)
 

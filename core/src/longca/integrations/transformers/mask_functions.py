@@ -34,6 +34,7 @@ __all__ = [
     "has_documents",
     "known",
     "name_of",
+    "of_documents",
     "padding",
     "walk",
 ]
@@ -90,12 +91,12 @@ def known(function: MaskFunction, batch: int, tokens: int) -> SliceMask:
         case "padding_mask_function":
             return padding(_row(closure["padding_mask"], batch), tokens, tokens)
         case "packed_sequence_mask_function":
-            return _same(_row(closure["packed_sequence_mask"], batch), tokens)
+            return of_documents(_row(closure["packed_sequence_mask"], batch), tokens)
         case "chunked_overlay":
             left = int(_row(closure["left_padding"], batch))
-            return _same((np.arange(tokens) - left) // int(closure["chunk_size"]), tokens)
+            return of_documents((np.arange(tokens) - left) // int(closure["chunk_size"]), tokens)
         case "blockwise_overlay":
-            return _same(_row(closure["block_sequence_ids"], batch), tokens, least=0)
+            return of_documents(_row(closure["block_sequence_ids"], batch), tokens, least=0)
         case "or_masks":
             return union(*(known(part, batch, tokens) for part in closure["mask_functions"]))
         case "and_masks":
@@ -202,7 +203,7 @@ def _all_of(functions: tuple[MaskFunction, ...], batch: int, tokens: int) -> Sli
     remapped = closure_of(functions[names.index("remap_positions_for_packed_sequence")])
     inner, ids = remapped["mask_function"], _row(packed["packed_sequence_mask"], batch)
     if {name_of(part) for part in walk(inner)} <= SHIFTS:
-        return intersection(_same(ids, tokens), known(inner, batch, tokens))
+        return intersection(of_documents(ids, tokens), known(inner, batch, tokens))
     positions = _row(remapped["position_ids"], batch)[:tokens]
     bounds = np.r_[0, np.flatnonzero(np.diff(ids[:tokens])) + 1, tokens]
     whole = known(inner, batch, int(positions.max()) + 1)
@@ -215,8 +216,12 @@ def _band(tokens: int, lo: int, hi: int | None) -> SliceMask:
     return SliceMask([Slice(0, tokens, 0, tokens, lo, upper)], tokens, tokens)
 
 
-def _same(ids: NDArray[Any], tokens: int, least: int | None = None) -> SliceMask:
-    """The mask of pairs with equal ids, of which those below `least` see nothing. Equal ids are neighbours."""
+def of_documents(ids: NDArray[Any], tokens: int, least: int | None = None) -> SliceMask:
+    """The mask of pairs with equal ids, of which those below `least` see nothing.
+
+    Raises:
+        UnknownFunctionError: Equal ids are no neighbours.
+    """
     ids = ids[:tokens]
     bounds = np.r_[0, np.flatnonzero(np.diff(ids)) + 1, tokens]
     first = ids[bounds[:-1]]

@@ -12,7 +12,7 @@ import torch
 
 from longca.errors import UnsupportedError
 
-__all__ = ["check", "count_call"]
+__all__ = ["check", "count_call", "is_stateful"]
 
 _calls = 0
 
@@ -21,6 +21,14 @@ def count_call() -> None:
     """Counts a call of LongCA by a layer of a model."""
     global _calls
     _calls += 1
+
+
+def is_stateful(model: torch.nn.Module) -> bool:
+    """Whether layers of a model keep a state from token to token."""
+    config: Any = model.config
+    is_linear = "linear_attention" in (getattr(config.get_text_config(), "layer_types", None) or [])
+    recurrent = any(isinstance(part, (torch.nn.Conv1d, torch.nn.RNNBase)) for part in model.modules())
+    return is_linear or recurrent or bool(getattr(model, "_is_stateful", False))
 
 
 def check(model: torch.nn.Module) -> None:

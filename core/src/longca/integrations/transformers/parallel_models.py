@@ -5,11 +5,10 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-import torch
-
 from longca.errors import RequestError, UnsupportedError
+from longca.integrations.transformers.model_check import is_stateful
 
-__all__ = ["check_model", "heads_of"]
+__all__ = ["check_default_positions", "check_model", "heads_of"]
 
 #: Rotary embeddings whose frequencies depend on the longest position, which ranks would see differently.
 _DYNAMIC = {"dynamic", "longrope"}
@@ -34,9 +33,11 @@ def check_model(model: Any) -> None:
     wrong = {
         "is no decoder": model.config.is_encoder_decoder or model.get_output_embeddings() is None,
         "takes no further arguments in its forward": all(each.kind is not each.VAR_KEYWORD for each in takes),
-        "does not take its attention from AttentionInterface": not getattr(model, "_supports_attention_backend", False),
-        "keeps a state from token to token": getattr(model, "_is_stateful", False)
-        or any(isinstance(part, (torch.nn.Conv1d, torch.nn.RNNBase)) for part in model.modules()),
+        "does not take its attention from AttentionInterface": not model._can_set_attn_implementation(),
+        "takes no position_ids": all(
+            "position_ids" not in inspect.signature(part.forward).parameters for part in (model, model.get_decoder())
+        ),
+        "keeps a state from token to token, as linear_attention does": is_stateful(model),
         f"has rotary embeddings ({', '.join(sorted(kinds))}) that depend on the longest position of a rank": bool(
             kinds & _DYNAMIC
         ),
@@ -53,6 +54,19 @@ def check_model(model: Any) -> None:
         )
 
 
+def check_default_positions(model: Any) -> None:
+    """Checks that a model counts positions from 0, for a batch without them.
+
+    Raises:
+        RequestError: It counts from its padding token, as RoBERTa does.
+    """
+    if any(hasattr(part, "create_position_ids_from_input_ids") for part in model.modules()):
+        raise RequestError(
+            f"{type(model).__name__} counts positions from the number of its padding token, and the call gives none; "
+            "give position_ids, as DataCollatorWithFlattening(position_ids_start=...) does"
+        )
+
+
 def heads_of(model: Any) -> tuple[tuple[int, int], int]:
     """The query heads and KV heads of the layers of a model, and their head dim.
 
@@ -64,7 +78,7 @@ def heads_of(model: Any) -> tuple[tuple[int, int], int]:
         heads = config.num_attention_heads
         heads_kv = getattr(config, "num_key_value_heads", None) or heads
         return (heads, heads_kv), getattr(config, "head_dim", None) or config.hidden_size // heads
-    except RuntimeError as error:  # transformers' own, for an attribute that each layer has
+    except (RuntimeError, AttributeError) as error:  # transformers' own, for an attribute that each layer or part has
         raise UnsupportedError(
             f"the layers of {type(model).__name__} differ in their heads or head dims, and context_parallel gives all "
             "layers one placement of tokens; train this model without context_parallel"

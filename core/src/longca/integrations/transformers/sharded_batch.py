@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from longca.errors import RequestError
+from longca.integrations.transformers.boundaries import check_names
 from longca.integrations.transformers.calls import check_alike, check_arguments, tokens_of
 from longca.integrations.transformers.parallel_setup import Setup
 from longca.integrations.transformers.sharded_masks import ShardedMask, sharded_masks
@@ -54,6 +55,7 @@ class ShardedBatch:
         """
         given = {name: value for name, value in arguments.items() if value is not None}
         tokens = tokens_of(given)
+        check_names(given)
         check_arguments(given, setup)
         check_alike(given, setup)
         shape = tokens.shape[0], tokens.shape[1]
@@ -94,6 +96,7 @@ class ShardedBatch:
     def _cut(self, given: dict[str, Any], tokens: Tensor) -> dict[str, Any]:
         """The arguments with this rank's tokens, true positions and targets."""
         dropped = {"attention_mask", "longca_mask", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"}
+        dropped |= {"seq_idx"}
         cut = {name: value for name, value in given.items() if name not in dropped}
         for name in {"input_ids", "inputs_embeds"} & cut.keys():
             cut[name] = self.shard(cut[name])

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from longca.errors import RequestError, UnsupportedError
-from longca.integrations.transformers.layers import check_layer, under_autocast
+from longca.integrations.transformers.layers import check_hooks, check_layer, under_autocast
 from longca.integrations.transformers.mask_functions import MaskFunction, closure_of, name_of, walk
 from longca.integrations.transformers.sharded_batch import ShardedBatch
 from longca.integrations.transformers.sharded_masks import ShardedMask
@@ -49,7 +49,9 @@ class UnlistedMask:
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # a mask is no tensor
-def take_sharded_mask(*_args: Any, mask_function: MaskFunction, **_others: Any) -> ShardedMask | UnlistedMask:
+def take_sharded_mask(
+    *_args: Any, mask_function: MaskFunction, attention_mask: Any = None, **_others: Any
+) -> ShardedMask | UnlistedMask:
     """The mask of the whole batch for one kind of layer. It is called as transformers' mask interface.
 
     Models ask for the masks of all kinds of layers, also of kinds that none of their layers has.
@@ -57,6 +59,7 @@ def take_sharded_mask(*_args: Any, mask_function: MaskFunction, **_others: Any) 
     Args:
         *_args: Other arguments of transformers, which belong to the tokens of one rank.
         mask_function: Whether a query of this rank sees a key of this rank. Its parts name the kind of layer.
+        attention_mask: The mask that an outer model made, which is returned as it is.
         **_others: As `_args`.
 
     Raises:
@@ -69,6 +72,8 @@ def take_sharded_mask(*_args: Any, mask_function: MaskFunction, **_others: Any) 
             "context_parallel shards the batches of the whole model that it was given; call that model, or remove() "
             "it first"
         )
+    if isinstance(attention_mask, ShardedMask):
+        return attention_mask
     parts = {name_of(part): part for part in walk(mask_function)}
     if unknown := sorted(set(parts) - _KNOWN):
         raise UnsupportedError(
@@ -84,7 +89,7 @@ def attend_sharded(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: ShardedMask | UnlistedMask,
+    attention_mask: ShardedMask | UnlistedMask | None,
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
@@ -120,6 +125,7 @@ def attend_sharded(
             "to what the layers compute"
         )
     if not isinstance(attention_mask, ShardedMask):
+        check_hooks(module)
         raise RequestError(
             f"{name} gives no mask of context_parallel, so that its keys would be those of one rank; give layers that "
             "are no part of the decoder another attn_implementation"

@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from longca.errors import RequestError, UnsupportedError
+from longca.integrations.transformers.boundaries import document_starts
 from longca.integrations.transformers.layer_masks import same_object
 from longca.integrations.transformers.layers import within_documents
 from longca.integrations.transformers.mask_functions import padding
@@ -43,6 +44,12 @@ class ShardedMask:
     window: int | None
     layout: Layout
     setup: Setup
+    ndim = 4
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """[1, 1, T, T]. transformers asks for it if an outer model hands its mask to an inner one."""
+        return 1, 1, self.mask.seqlen_q, self.mask.seqlen_k
 
 
 def layer_windows(config: Any) -> dict[int | None, int]:
@@ -93,7 +100,7 @@ def _base_mask(given: Mapping[str, Any], tokens: Tensor, setup: Setup, *, ahead:
     if own is not None:
         return _packed(fitting(own_of(own), rows, length, length))
     shown = given["attention_mask"].bool().cpu().numpy() if "attention_mask" in given else None
-    starts = _starts(given.get("position_ids"), shape, shown)
+    starts = _starts(given.get("position_ids"), shape, shown, document_starts(given, rows, length))
     bounds = given.get("cu_seq_lens_q")
     if setup.require_documents and rows == 1 and not starts[:, 1:].any() and bounds is None:
         raise RequestError(
@@ -115,13 +122,19 @@ def _packed(masks: tuple[Mask, ...]) -> Mask:
     return _WINDOWS.get(masks[0], tuple(mask.key for mask in masks), lambda: pack(masks))
 
 
-def _starts(positions: Tensor | None, shape: tuple[int, int], shown: Any) -> Any:
+def _starts(positions: Tensor | None, shape: tuple[int, int], shown: Any, numbered: Any) -> Any:
     """Whether a document starts at each token: [rows, tokens]. Every row starts one.
+
+    Args:
+        positions: The positions of the batch, or None.
+        shape: Rows and tokens.
+        shown: Whether each token is no padding, or None.
+        numbered: The starts that the batch gives by numbers of documents, or None.
 
     Raises:
         RequestError: Padding on the left without positions, or documents that transformers would not see.
     """
-    starts = np.zeros(shape, bool)
+    starts = np.zeros(shape, bool) if numbered is None else numbered
     starts[:, 0] = True
     if positions is None:
         if shown is not None and (left := np.flatnonzero(~shown[:, 0] & shown.any(1))).size:
@@ -133,7 +146,7 @@ def _starts(positions: Tensor | None, shape: tuple[int, int], shown: Any) -> Any
     steps = np.diff(np.broadcast_to(positions.cpu().numpy(), shape), axis=1) != 1
     if shown is None:
         starts[:, 1:] |= steps
-    elif (steps & shown[:, 1:] & shown[:, :-1]).any():
+    elif (steps & shown[:, 1:] & shown[:, :-1] & ~starts[:, 1:]).any():
         raise RequestError(
             "position_ids start again within a row, and transformers ignores these documents because the call gives an "
             "attention_mask too; leave attention_mask away, or give the mask by using(mask)"
