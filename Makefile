@@ -67,7 +67,7 @@ lint: install
 
 docs: install
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
-	$(BIN)/longca report $(REPORTED) --format html --out docs/_build/results.html
+	$(BIN)/longca report $(REPORTED) --format html --out docs/_build/records.html
 	@echo docs/_build/index.html
 
 wheels: install
