@@ -5,7 +5,7 @@
 #   make test-all  the same with exhaustive tests, which repeat others on more kernels, masks, ranks and hosts
 #   make install   a virtual environment in .venv with every distribution, editable, and the tools
 #   make lint      ruff and mypy alone
-#   make docs      the documentation, in docs/_build; a warning is an error
+#   make docs      the documentation, in docs/_build, with a report of the records; a warning is an error
 #   make wheels    every distribution's wheel, in dist/
 #   make index     install each distribution alone from a local index; TORCH=2.9.1 takes another PyTorch than the pinned
 #   make release   what a release of all distributions would change; VERSION=0.2.0, and WRITE=1 to change it
@@ -29,6 +29,9 @@ TRAINERS := torchtitan==0.3.0 megatron-core==0.16.1 spmd_types==0.2.3 tyro==1.0.
   xxhash==4.1.0 multiprocess==0.70.19 tensorboard==2.21.0 protobuf==7.36.2 absl-py==2.5.1 grpcio==1.85.1 \
   httpx==0.28.1 httpcore==1.0.9 h11==0.16.0 anyio==4.16.0 sniffio==1.3.1
 EDITABLE := $(patsubst ./core,$(CORE),$(DISTRIBUTIONS))
+# The runs of the HTML report that `make docs` writes.
+REPORTED := $(addprefix results/,$(addprefix h200/,dense dense/loaded sparse cudnn distributed) \
+  $(addprefix h100/,dense sparse distributed))
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: install bench test test-all lint docs wheels index release clean
@@ -64,6 +67,7 @@ lint: install
 
 docs: install
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
+	$(BIN)/longca report $(REPORTED) --format html --out docs/_build/records.html
 	@echo docs/_build/index.html
 
 wheels: install

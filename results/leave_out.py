@@ -1,7 +1,7 @@
 """How good predictions are: each measured call is predicted from the evidence without the calls that look like it.
 
 python results/leave_out.py                                          # print the tables
-python results/leave_out.py --out results/h200/advice/leave_out.json # write them too, and leave_out.csv beside them
+python results/leave_out.py --out results/h200/advice/leave_out.json # write them too
 
 A dense call is predicted without the calls on its mask pattern. A block-sparse call is predicted without the calls on
 its pattern, block size and kept share. Leaving out the whole pattern of block-sparse masks leaves some kernels with no
@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas
 
 from longca_advice.costs import CostModel, Key
 from longca_advice.evidence import Row, shipped
@@ -31,7 +30,6 @@ __all__ = [
     "coverage",
     "errors",
     "leave_out",
-    "points",
     "regret",
     "regrets",
     "seen",
@@ -187,21 +185,9 @@ def _sparse(row: Row) -> bool:
     return row.call_work.path.startswith("block_sparse")
 
 
-def points(left: Iterable[Left]) -> Iterator[dict[str, object]]:
-    """A row for each call: what it is, and its measured and predicted milliseconds with four digits."""
-    for one in left:
-        times = {"measured": one.record.seconds, "predicted": one.predicted, "low": one.low, "high": one.high}
-        about = {name: getattr(one.record, name) for name in ("kernel", "direction", "pattern", "seqlen")}
-        yield {**about, **{name: f"{1e3 * value:.4g}" for name, value in times.items()}}
-
-
-def report(left: Sequence[Left] | None = None) -> dict[str, Any]:
-    """All tables.
-
-    Args:
-        left: The predictions; None for those of every call of the evidence that comes with LongCA.
-    """
-    left = leave_out(shipped()) if left is None else left
+def report() -> dict[str, Any]:
+    """All tables, for every call of the evidence that comes with LongCA."""
+    left = leave_out(shipped())
     whole = [one for one in leave_out(shipped(), lambda row: row.pattern) if _sparse(one.record)]
     return {
         "errors": by_kernel(left),
@@ -217,13 +203,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="a JSON file to write the tables to")
     out = parser.parse_args().out
-    left = leave_out(shipped())
-    found = report(left)
+    found = report()
     sys.stdout.writelines(_lines(found))
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        pandas.DataFrame(points(left)).to_csv(out.with_suffix(".csv"), index=False, lineterminator="\n")
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:

@@ -12,8 +12,6 @@ from longca_bench.reports.render_markdown import markdown_of
 from longca_bench.reports.rows import Rows
 from longca_bench.reports.views import tables
 
-from .docs_pages import write_runs
-
 MESHES = {
     "ulysses": "ulysses=4",
     "ring_p2p": "ring=4",
@@ -72,36 +70,20 @@ def matrix(pattern: str = "full", **fields: Any) -> list[Record]:
     ]
 
 
-def peer(name: str, kind: str, milliseconds: float | None, **fields: Any) -> dict[str, Any]:
-    row = {"seqlen": 2**15, "mask": "full", "direction": "forward", "name": name, "kind": kind, "peer_of": None}
-    if milliseconds is None:
-        return row | {"status": "unavailable", "message": f"No module named '{name}'"} | fields
-    times = {"milliseconds": milliseconds, "tflops": 1e5 / milliseconds, "of_alone": 100 / milliseconds}
-    return row | {"status": "ok", "message": ""} | times | fields
-
-
-PEERS = [
-    peer("alone", "alone", 100.0),
-    peer("abreast", "abreast", 110.0),
-    peer("ring_p2p", "ours", 125.0, placement="zigzag", mesh="ring=4"),
-    peer("usp", "ours", 200.0, placement="zigzag", mesh="ring=2,ulysses=2"),
-    peer("theirs ring", "peer", 150.0, peer_of="ring_p2p"),
-    peer("absent", "peer", None, peer_of="usp"),
-]
-
-
-def write(folder: Path, *runs: list[Record], peers: list[dict[str, Any]] | None = None) -> Path:
-    """A folder of runs, with a benchmark of peers beside them."""
-    write_runs(folder, *runs)
-    head = {"versions": {"yunchang": "0.6", "torch": None}, "nccl": "2.28", "flash_attn": "theirs"}
-    rows = PEERS if peers is None else peers
-    (folder / "peers.json").write_text(json.dumps({**head, "rows": rows}), encoding="utf-8")
+def write(folder: Path, *runs: list[Record]) -> Path:
+    """A folder of runs."""
+    environment = {"device": {"name": "Some GPU"}, "packages": {"torch": "2.11.0"}, "plugins": {}}
+    for number, records in enumerate(runs):
+        run = folder / f"run{number}"
+        run.mkdir(parents=True)
+        (run / "records.jsonl").write_text("".join(r.model_dump_json() + "\n" for r in records), encoding="utf-8")
+        (run / "environment.json").write_text(json.dumps(environment), encoding="utf-8")
     return folder
 
 
-def part(view: str, path: Path, **changes: Any) -> str:
-    """A view of a folder of runs, or of a benchmark's file, as Markdown."""
-    return markdown_of(tables(view, Rows.read(path), **changes))
+def part(view: str, path: Path) -> str:
+    """A view of a folder of runs as Markdown."""
+    return markdown_of(tables(view, Rows.read(path)))
 
 
 def lines(text: str, *first: str) -> list[list[str]]:

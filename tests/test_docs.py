@@ -1,18 +1,22 @@
-"""The documents at the root and on PyPI: their examples run, their links lead somewhere, and nothing is left out."""
+"""The pages and the documents on PyPI: their examples run, their links lead somewhere, and the site builds."""
 
 from __future__ import annotations
 
 import doctest
 import re
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from longca import masks, registry
+from longca_bench.suites.suite import Suite
 
 from .imports import DISTRIBUTIONS, ROOT
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md")), *(d / "README.md" for d in DISTRIBUTIONS)]
+RUNNING = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
 
 
 def _id(path: Path) -> str:
@@ -40,18 +44,27 @@ def test_links_lead_somewhere(page):
     assert not missing
 
 
-def test_the_core_documents_every_pattern_kernel_and_command():
-    from longca_bench.cli.app import app
-
-    text = (ROOT / "core" / "README.md").read_text(encoding="utf-8")
-    core = [name for name in registry().kernels if registry().provider(name).distribution == "longca-core"]
-    commands = [f"longca {command.name}" for command in app.registered_commands]
-    unknown = [name for name in (*masks.PATTERNS, *core, *commands) if not re.search(rf"`{re.escape(name)}[ `]", text)]
-    assert not unknown
+@pytest.mark.parametrize("text", re.findall(r"^```toml\n(.*?)^```$", RUNNING, re.DOTALL | re.MULTILINE))
+def test_a_suite_of_the_guide_is_one(text):
+    Suite.model_validate(tomllib.loads(text))
 
 
-@pytest.mark.parametrize("pattern", masks.PATTERNS)
-def test_the_core_documents_every_factor(pattern):
-    text = (ROOT / "core" / "README.md").read_text(encoding="utf-8")
-    row = next(line for line in text.splitlines() if line.startswith(f"| `{pattern}` |"))
-    assert re.findall(r"`(\w+)`", row.split("|")[2]) == [*masks.PATTERNS[pattern].factors]
+@pytest.mark.slow
+def test_the_pages_build_without_a_warning_and_work_offline(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-W",
+        "--keep-going",
+        "-q",
+        "-b",
+        "html",
+        str(ROOT / "docs"),
+        str(tmp_path),
+    ]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    for name in ("index", "commands", "api/kernels"):
+        page = (tmp_path / f"{name}.html").read_text(encoding="utf-8")
+        assert not re.search(r'(src|href)="(https?:)?//[^"]*\.(js|css|woff2?|png)', page)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections import Counter, defaultdict
 
@@ -14,12 +13,12 @@ from longca_advice.evidence import shipped
 from longca_advice.from_records import PlacementChangedError, layout_of
 from longca_bench.measuring.records import read_records
 
-from .docs_pages import RESULTS, results_module
+from .scripts import RESULTS, script
 
 
 @pytest.fixture(scope="module")
 def leave_out():
-    return results_module("leave_out")
+    return script("results/leave_out")
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +31,7 @@ def left(leave_out):
 def test_the_table_is_what_the_records_say():
     from longca_advice.evidence import to_lines
 
-    make = results_module("make_evidence")
+    make = script("results/make_evidence")
     made, there = to_lines(make.rows()), make.TABLE.read_text(encoding="utf-8").splitlines()
     assert list(map(to_digits, made)) == list(map(to_digits, there))
 
@@ -43,7 +42,7 @@ def to_digits(line):
 
 
 def test_the_table_is_small():
-    assert results_module("make_evidence").TABLE.stat().st_size < 1_000_000
+    assert script("results/make_evidence").TABLE.stat().st_size < 1_000_000
 
 
 def has_another_placement_today(record):
@@ -66,7 +65,7 @@ CALL = ("heads_q", "heads_kv", "head_dim", "dtype")
 
 
 def test_every_verified_record_is_in_the_table():
-    make = results_module("make_evidence")
+    make = script("results/make_evidence")
     taken = {}
     for file in [*RESULTS.glob("h200/*/*/records.jsonl"), *RESULTS.glob("h200/dense/loaded/*/records.jsonl")]:
         run = f"results/{file.parent.relative_to(RESULTS).as_posix()}"
@@ -87,7 +86,7 @@ def test_every_verified_record_is_in_the_table():
 
 
 def test_no_call_has_times_of_a_rested_and_of_a_loaded_device():
-    make, conditions = results_module("make_evidence"), defaultdict(set)
+    make, conditions = script("results/make_evidence"), defaultdict(set)
     for row in shipped():
         if row.strategy is None:
             call = (row.kernel, row.direction, row.mask, *(getattr(row, name) for name in CALL))
@@ -97,7 +96,7 @@ def test_no_call_has_times_of_a_rested_and_of_a_loaded_device():
 
 
 def test_a_strategy_whose_kernel_computes_otherwise_since_is_no_measured_call():
-    make, rows = results_module("make_evidence"), [row for row in shipped() if row.strategy is not None]
+    make, rows = script("results/make_evidence"), [row for row in shipped() if row.strategy is not None]
     earlier = [row for row in rows if row.placed is None]
     assert {row.kernel for row in earlier} == {"fa3"}
     assert all(row.finished < make.RECTANGLES_SINCE and row.observed and row.shared_call is None for row in earlier)
@@ -164,25 +163,3 @@ def test_the_regret_of_a_choice_is_how_much_longer_it_takes(leave_out):
     assert lost((1.6, 1.4)) == pytest.approx(0.5)
     assert leave_out.errors(left(1.1, 1.5))["max"] == pytest.approx(0.1)
     assert leave_out.coverage(left(1.1, 1.5)) == 0.5
-
-
-def test_the_tables_that_are_kept_are_of_this_evidence(leave_out):
-    """Written by `python results/leave_out.py --out results/h200/advice/leave_out.json`."""
-    kept = json.loads((RESULTS / "h200" / "advice" / "leave_out.json").read_text("utf-8"))
-    found = leave_out.report()
-    assert set(kept) == set(found)
-    for name in ("all", "dense", "block-sparse"):
-        assert kept["errors"][name]["calls"] == found["errors"][name]["calls"], f"{name}: write the tables again"
-        for quantile in ("median", "p90"):
-            assert kept["errors"][name][quantile] == pytest.approx(found["errors"][name][quantile], abs=0.01)
-
-
-def test_every_call_that_is_kept_is_of_this_evidence(left):
-    with (RESULTS / "h200" / "advice" / "leave_out.csv").open(encoding="utf-8", newline="") as file:
-        kept = list(csv.DictReader(file))
-    assert len(kept) == len(left), "write the tables again"
-    for row, one in zip(kept, left, strict=True):
-        record = one.record
-        assert (row["kernel"], row["direction"], row["pattern"]) == (record.kernel, record.direction, record.pattern)
-        assert float(row["measured"]) == pytest.approx(1e3 * record.seconds, rel=1e-3)
-        assert float(row["predicted"]) == pytest.approx(1e3 * one.predicted, rel=0.05)

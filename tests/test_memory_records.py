@@ -21,8 +21,8 @@ from longca.masks import Form, Mask
 from longca_advice.from_records import recorded_transport
 from longca_advice.memory import rank_bytes
 
-from .docs_pages import results_module
 from .imports import ROOT
+from .scripts import script
 
 HOPPER = Device("cuda", (9, 0))
 #: Bytes of plans that are not worth a relative error: a quarter of a MiB.
@@ -191,7 +191,7 @@ def _over_ranks(record: dict[str, Any]) -> float:
 def test_peaks_over_ranks() -> None:
     """The kernel's peak and the strategy's need not coincide, so that what is stated may be too much."""
     shared = [each for each in _lines() if each.get("strategy")]
-    computes_otherwise = results_module("make_evidence").computes_otherwise
+    computes_otherwise = script("results/make_evidence").computes_otherwise
     since = [each for each in shared if not (_had_other_parts(each) or computes_otherwise(each))]
     ratios = [_over_ranks(each) for each in since if not _copied_in_a_ring_of_one(each)]
     assert len(ratios) > 250

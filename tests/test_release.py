@@ -11,10 +11,10 @@ import tomllib
 import pytest
 from packaging.requirements import Requirement
 
-from .docs_pages import docs_module
 from .imports import DISTRIBUTIONS, ROOT
+from .scripts import script
 
-release = docs_module("release")
+release = script("docs/release")
 HOME = "https://example.org/longca"
 LOG = "# Changelog\n\n## [Unreleased]\n\nThe next release is 0.2.0.\n\n### Added\n\n- A thing.\n"
 

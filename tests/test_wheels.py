@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from .docs_pages import docs_module
 from .imports import DISTRIBUTIONS, ROOT, packages_of
+from .scripts import script
 
 # The tests of installed wheels share one environment, which takes a minute to make: all on one worker, in this order.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000), pytest.mark.xdist_group("wheels")]
@@ -113,7 +113,7 @@ def _name(distribution: Path) -> str:
 def index(tmp_path_factory) -> Path:
     """A folder with the sdist of each distribution, and with the wheel that was built from the sdist."""
     folder = tmp_path_factory.mktemp("index")
-    docs_module("release").build(ROOT, folder)
+    script("docs/release").build(ROOT, folder)
     return folder
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from plan_costs import attempted, training, write_rows
+from rows import attempted, training, write_rows
 from torch import Tensor
 
 import longca

@@ -5,17 +5,18 @@ from __future__ import annotations
 import argparse
 import inspect
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from small_llama import Batch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.functional import cross_entropy, linear
 from torch.utils.checkpoint import checkpoint
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from longca import masks
 from longca.integrations.transformers import ContextParallel, context_parallel
 
 TAKES_BOUNDS = ("flash_attention_4", "flash_attention_2", "torch_varlen")
@@ -150,3 +151,39 @@ def largest(value: float, device: torch.device, mesh: DeviceMesh | None) -> floa
     if mesh:
         dist.all_reduce(found, dist.ReduceOp.MAX)
     return found.item()
+
+
+def drawn(step: int, asked: argparse.Namespace) -> masks.Mask:
+    """The mask of a step's documents."""
+    about = {"lengths": asked.lengths, "max_share": asked.max_share, "seed": step}
+    return masks.sample("causal_document", asked.seqlen, **about)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Packed documents. Each token is the last one plus 3, so that there is something to learn.
+
+    Attributes:
+        lengths: Tokens of each document.
+        tokens: The tokens: [S].
+        targets: The next tokens: [S].
+        positions: Positions in their documents: [S].
+        documents: The document of each token: [S].
+    """
+
+    lengths: tuple[int, ...]
+    tokens: Tensor
+    targets: Tensor
+    positions: Tensor
+    documents: Tensor
+
+    @classmethod
+    def draw(cls, step: int, asked: argparse.Namespace, device: torch.device) -> Batch:
+        """The batch of a step."""
+        lengths = torch.tensor(drawn(step, asked).factors["documents"])
+        starts = torch.randint(asked.vocabulary, (len(lengths),), generator=torch.Generator().manual_seed(step))
+        positions = torch.cat([torch.arange(n) for n in lengths])
+        tokens = (starts.repeat_interleave(lengths) + 3 * positions) % asked.vocabulary
+        documents = torch.arange(len(lengths)).repeat_interleave(lengths)
+        on_device = (x.to(device) for x in (tokens, (tokens + 3) % asked.vocabulary, positions, documents))
+        return cls(tuple(lengths.tolist()), *on_device)

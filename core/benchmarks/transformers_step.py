@@ -38,11 +38,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from llama_cell import WARM_UP, Cell, largest, torch_varlen
-from plan_costs import attempted, training, write_rows
-from small_llama import drawn
+from llama_cell import WARM_UP, Cell, drawn, largest, torch_varlen
+from rows import attempted, training, write_rows
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from training_step import ALIKE
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from longca import registry
@@ -54,6 +52,7 @@ from longca_bench.measuring.environment import surroundings
 
 ALONE = ("longca", "flash_attention_4", "flash_attention_2", "torch_varlen", "flex_attention", "sdpa")
 LENGTHS = (32768, 131072)
+ALIKE = 0.02  # relative difference of losses: bfloat16 has 8 bits, and each step starts from the last one's weights
 COLLECTIVES = timedelta(seconds=90)  # a rank that waits longer than this has lost the others
 
 

@@ -3,7 +3,7 @@
 yunchang and ring-flash-attn compute by private functions of `flash_attn.flash_attn_interface`, and ring-flash-attn
 reads their parameters' names. `stand_in` puts this module in its place while peers are imported. The functions here
 have the names, parameters and results of release 2.8. They call `torch.ops.flash_attn_3`, the operators of LongCA's
-`fa3`. On CPUs they compute by the definition (`peer_definition`), so that peers can be tried there.
+`fa3`.
 
 Arguments that the peers leave at their defaults are refused at any other value: dropout, windows, softcap, ALiBi.
 
@@ -21,9 +21,7 @@ from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 from typing import Any
 
-import peer_definition
 import torch
-from peer_definition import Bounds
 from torch import Tensor
 
 from longca.kernels.base import readable
@@ -210,6 +208,8 @@ def _refuse(dropout_p: float, left: int, right: int, softcap: float, *absent: ob
         raise NotImplementedError("what stands in for flash_attn has no dropout, window, softcap, ALiBi or paging")
 
 
+#: cu_seqlens_q, cu_seqlens_k, max_seqlen_q and max_seqlen_k of documents; all None for a batch.
+Bounds = tuple[Tensor | None, Tensor | None, int | None, int | None]
 _DENSE: Bounds = (None, None, None, None)
 
 
@@ -217,8 +217,6 @@ def _forward(
     q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, bounds: Bounds = _DENSE
 ) -> tuple[Tensor, Tensor]:
     """out and lse. causal is aligned to the bottom right."""
-    if not q.is_cuda:
-        return peer_definition.forward(q, k, v, scale, causal, bounds)
     out, lse, *_ = torch.ops.flash_attn_3.fwd(
         readable(q), readable(k), readable(v), out=None, **_arguments(scale, causal, bounds), num_splits=1
     )
@@ -241,9 +239,6 @@ def _backward(
     bounds: Bounds = _DENSE,
 ) -> None:
     """Fills dq, dk and dv."""
-    if not q.is_cuda:
-        peer_definition.backward(dout, q, k, v, out, lse, dq, dk, dv, scale, causal, bounds)
-        return
     torch.ops.flash_attn_3.bwd(
         *(readable(x) for x in (dout, q, k, v, out)),
         lse.contiguous(),

@@ -60,14 +60,12 @@ class Peer:
         peer_of: Our strategy that does the same.
         distribution: The distribution to install.
         prepare: Makes a subject for a case from its package.
-        needs_gpus: Whether it computes on GPUs alone.
     """
 
     name: str
     peer_of: str
     distribution: str
     prepare: Callable[[Peer, ModuleType, Case], Subject]
-    needs_gpus: bool = False
 
     def ready(self, case: Case) -> Subject:
         """The peer as a subject.
@@ -80,7 +78,7 @@ class Peer:
 
     def unavailable(self, ranks: Ranks) -> str | None:
         """The reason why it cannot be measured on these ranks, or None."""
-        if self.needs_gpus and ranks.device.type == "cpu":
+        if ranks.device.type == "cpu":
             return f"{self.name} computes on GPUs alone"
         return ranks.attempt(lambda: _imported(self.distribution))[1]
 
@@ -89,12 +87,10 @@ def flash_attn(problem: Problem) -> str:
     """The package that the peers compute by. Its stand-in is loaded if it is missing.
 
     Args:
-        problem: A problem that our fa3 takes, or a problem on the CPU.
+        problem: A problem that our fa3 takes.
     """
     if is_installed():
         return f"flash-attn {installed_version('flash-attn')}"
-    if problem.device.kind == "cpu":
-        return "PyTorch's matrix products in place of it"
     return f"FA3 operators in place of it ({longca.registry().load('fa3').backend(problem)})"
 
 
@@ -218,8 +214,8 @@ PEERS = {
         Peer("ring-flash-attn ring", "ring_p2p", "ring-flash-attn", _ring),
         Peer("ring-flash-attn llama3", "ring_all_gather", "ring-flash-attn", _llama3),
         Peer("ringmaster ulysses", "ulysses", "axolotl-ringmaster", _ringmaster_ulysses),
-        Peer("ringmaster ring", "ring_p2p", "axolotl-ringmaster", _ringmaster_ring, needs_gpus=True),
-        Peer("torch alltoall", "ring_p2p", "torch", _torch("alltoall"), needs_gpus=True),
-        Peer("torch allgather", "ring_all_gather", "torch", _torch("allgather"), needs_gpus=True),
+        Peer("ringmaster ring", "ring_p2p", "axolotl-ringmaster", _ringmaster_ring),
+        Peer("torch alltoall", "ring_p2p", "torch", _torch("alltoall")),
+        Peer("torch allgather", "ring_all_gather", "torch", _torch("allgather")),
     )
 }

@@ -17,7 +17,7 @@ reach. Each other subject is first compared with the kernel without a strategy, 
 output and of every gradient. A subject with an error above 2 % is `wrong` and is not timed. Then all take turns
 (`peer_turns`), forward and backward apart, through autograd. A sample is the time on the slowest rank.
 
-A machine without GPUs can try it on the CPU, with gloo and short sequences, without PyTorch's context parallelism:
+A machine without GPUs can try LongCA's strategies on the CPU, with gloo. Peers compute on GPUs alone:
 
     torchrun --standalone --nproc-per-node 4 longca_cp/benchmarks/peers.py --device cpu --seqlens 512 --heads 8:4
         --head-dim 64
@@ -242,7 +242,7 @@ def _about(asked: argparse.Namespace, ranks: Ranks, problem: Problem) -> dict[st
         "settings": {**settings, "dtype": DTYPE, "world_size": ranks.size, "rounds": ROUNDS, "limit": LIMIT},
         "versions": {name: installed_version(name) for name in names},
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if asked.device == "cuda" else None,
-        "flash_attn": flash_attn(problem),
+        "flash_attn": flash_attn(problem) if problem.device.kind == "cuda" else None,
     }
 
 

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -150,8 +148,3 @@ def test_a_mask_that_shows_nothing_has_none():
 def test_blocks_are_no_documents():
     with pytest.raises(UnsupportedError):
         document_lengths(masks.BlockSparseMask([[1, 0], [0, 1]], [0, 4, 8], [0, 4, 8]))
-
-
-def test_the_readme_has_every_placement():
-    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    assert [kind for kind in Placement if f"| `{kind}` |" not in text or not kind.meaning] == []

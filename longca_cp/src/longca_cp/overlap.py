@@ -1,7 +1,7 @@
 """Overlap: the transfers that run beside a kernel, and the chunks of heads that make this possible.
 
 On two and on four H200s, FlashAttention-3's forward of a full mask under ulysses took a fifth to two fifths longer in
-two chunks than in one (`benchmarks/overlap.py`, `results/h200/distributed/overlap.json` and `overlap-two.json`). So a
+two chunks than in one (`results/h200/distributed/overlap.json` and `overlap-two.json`). So a
 full mask is not split. A ring of two was faster with its one transfer beside the step than before it. Longer rings were
 not measured.
 

@@ -21,9 +21,7 @@ __all__ = ["report"]
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="RUN", help="A run's folder, its records.jsonl, a folder of runs, or a benchmark's JSON."
-        ),
+        typer.Argument(metavar="RUN", help="A run's folder, its records.jsonl, or a folder of runs."),
     ],
     view: Annotated[
         str | None,
@@ -60,7 +58,7 @@ def report(
     gc.disable()  # Records have no cycles. A search for cycles takes a third of the time of large runs.
     rows = Rows.read(*runs)
     chosen = rows.where(**_conditions(rows, where or []))
-    files = write_reports(chosen, out or _folder(rows, runs) / "report", formats, view)
+    files = write_reports(chosen, out or rows.runs[0].folder / "report", formats, view)
     if "png" in formats and not any(file.suffix == ".png" for file in files):
         typer.echo("no chart is drawn: charts are of one device's cases, and this run has none", err=True)
     wrong = complaints(rows.runs)
@@ -80,10 +78,6 @@ def _print(rows: Rows, view: str | None, files: Sequence[Path], tables: bool) ->
         print_summary(target, rows) if view is None else print_view(target, rows, view)
     for file in files:
         target.print(f"wrote {safe(file)}", soft_wrap=True)
-
-
-def _folder(rows: Rows, paths: list[Path]) -> Path:
-    return rows.runs[0].folder if rows.runs else paths[0].parent
 
 
 def _conditions(rows: Rows, given: list[str]) -> dict[str, Any]:

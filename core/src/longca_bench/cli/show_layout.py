@@ -119,7 +119,7 @@ def _show(made: Arrangement, out: Path | None, as_json: bool) -> None:
     if out is not None:
         from longca_bench.reports.layout_picture import draw_layout, write_picture
 
-        write_picture(draw_layout(made), out, made.digest)
+        write_picture(draw_layout(made), out)
     if as_json:
         print_json(arrangement_json(made))
     else:
@@ -131,10 +131,10 @@ def _show_placements(found: dict[str, Arrangement | str], pattern: str, out: Pat
 
     if out is not None:
         from longca_bench.reports.layout_picture import write_picture
-        from longca_bench.reports.layout_placements import draw_placements, placements_digest
+        from longca_bench.reports.layout_placements import draw_placements
 
         rows = {pattern: {name: None if isinstance(made, str) else made for name, made in found.items()}}
-        write_picture(draw_placements(rows), out, placements_digest(rows))
+        write_picture(draw_placements(rows), out)
     if as_json:
         print_json({name: made if isinstance(made, str) else arrangement_json(made) for name, made in found.items()})
     else:

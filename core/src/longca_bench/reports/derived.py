@@ -8,7 +8,6 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from longca.manifests.mixes import singles
-from longca.manifests.pairs import split
 from longca.plain_text import printable
 from longca_bench.reports.words import mask_name, moved_by, shared_by
 
@@ -22,7 +21,6 @@ SHAPE = ("direction", "seqlen", "heads_q", "heads_kv", "head_dim", "dtype")
 DRAW = ("run_number", "pattern", "mask_digest", "seed", *SHAPE)
 _OUTPUTS = ("out", "dq", "dk", "dv")
 _NUMBER = re.compile(r"\d+(\.\d+)?")
-_APART = 10  # times the median of a kernel's other plans from which its first plan is told apart
 
 
 def texts(rows: Rows, template: str, *names: str) -> Series:
@@ -98,20 +96,10 @@ def over_base(rows: Rows, base: str) -> Series:
     return _tflops(rows) / found
 
 
-def over_full(rows: Rows, base: str, *, together: bool = False) -> Series:
-    """Each row's throughput over [a kernel's on full attention × the draw's tile efficiency].
-
-    Args:
-        rows: The rows.
-        base: The kernel or the pair. A pair's forward is its first kernel's.
-        together: Whether the runs are parts of one, so that the full attention of all of them counts for each.
-    """
-    key, forward = [*(() if together else ("run_number",)), *SHAPE], (split(base) or (base,))[0]
-    bases = (
-        rows.where(pattern="full", status="ok", strategy=None)
-        .where(lambda r: (r["kernel"] == base) | ((r["kernel"] == forward) & (r["direction"] == "forward")))
-        .frame((*key, "tflops"))
-    )
+def over_full(rows: Rows, base: str) -> Series:
+    """Each row's throughput over [a kernel's on full attention in its run × the draw's tile efficiency]."""
+    key = ["run_number", *SHAPE]
+    bases = rows.where(kernel=base, pattern="full", status="ok", strategy=None).frame((*key, "tflops"))
     reached = bases.groupby(key, sort=False)["tflops"].median().rename("full").reset_index()
     full = rows.frame(key).merge(reached, on=key, how="left")["full"].to_numpy()
     return _tflops(rows) / (full * rows["tile_efficiency"])
@@ -233,17 +221,6 @@ def elsewhere(rows: Rows) -> Series:
         [not apart[run].isdisjoint(singles(kernel)) for run, kernel in _both(rows, "run_number", "kernel")],
         "bool",
     )
-
-
-def first_plan(rows: Rows) -> Series:
-    """Whether a row has its kernel's first plan in its run, and that took far longer than the others of its length."""
-    frame = rows.frame(("run_number", "kernel", "seqlen", "status", "plan_seconds"))
-    ok = frame[frame["status"] == "ok"]
-    is_first = ~ok.duplicated(["run_number", "kernel"])
-    usual = ok[~is_first].groupby(["run_number", "kernel", "seqlen"])["plan_seconds"].median().rename("usual")
-    known = ok[is_first].join(usual, on=["run_number", "kernel", "seqlen"])
-    apart = known.index[known["plan_seconds"] > _APART * known["usual"]]
-    return _series(rows, frame.index.isin(apart))
 
 
 def interval_end(rows: Rows, end: str) -> Series:

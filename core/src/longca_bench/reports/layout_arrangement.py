@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -156,13 +155,6 @@ class Arrangement:
         ranks = np.arange(self.world_size).reshape(tuple(sizes.values()))
         found: list[list[int]] = np.moveaxis(ranks, list(sizes).index(axis), -1).reshape(-1, sizes[axis]).tolist()
         return found
-
-    @cached_property
-    def digest(self) -> str:
-        """A hash of all that a picture is made of."""
-        mask = self.problem.concrete_mask.digest
-        text = repr((self.title, mask, self.problem.heads_q, tuple(self.layout.steps), self.layout.shards, self.phases))
-        return blake2b(text.encode(), digest_size=12).hexdigest()
 
 
 def arrange(

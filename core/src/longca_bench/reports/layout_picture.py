@@ -1,7 +1,6 @@
 """The picture of a strategy: the tokens and pairs of each rank, the transfers between calls, and a timeline.
 
-A picture carries a digest of its arrangement, so that a test can tell whether it is still true. `layout_scene.py` has
-the contents of the picture.
+`layout_scene.py` has the contents of the picture.
 """
 
 from __future__ import annotations
@@ -30,10 +29,8 @@ from longca_bench.reports.mask_picture import checked_path, save_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["DIGEST", "MOST_RANKS", "check_ranks", "draw_layout", "write_picture"]
+__all__ = ["MOST_RANKS", "check_ranks", "draw_layout", "write_picture"]
 
-#: The name of the digest in a picture's metadata.
-DIGEST = "Description"
 #: The most ranks and the most calls of a picture.
 MOST_RANKS, MOST_CALLS = 16, 8
 #: The strength of the colour of earlier calls, for dark and for light colours.
@@ -46,18 +43,17 @@ _BOLD: dict[str, Any] = {"fontsize": FONT + 0.5, "fontweight": "bold"}
 _HELD, _EXCHANGED, _KEYS, _OUT, _AFTER = "q, k, v held", "exchanged", "held", "out", "at the end"
 
 
-def write_picture(figure: Figure, path: str | Path, digest: str) -> Path:
-    """Writes a picture with its digest.
+def write_picture(figure: Figure, path: str | Path) -> Path:
+    """Writes a picture.
 
     Args:
         figure: The picture.
         path: The file, as .png, .svg or .pdf.
-        digest: A hash of its contents.
 
     Raises:
         RequestError: The file's name ends in something else, or it cannot be written.
     """
-    return save_figure(figure, checked_path(path), digest)
+    return save_figure(figure, checked_path(path))
 
 
 def check_ranks(ranks: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from longca_bench.reports.layout_arrangement import Arrangement
@@ -14,7 +13,7 @@ from longca_bench.reports.layout_scene import Scene
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_placements", "placements_digest"]
+__all__ = ["draw_placements"]
 
 #: Inches: a mask's side, gaps, strips, bars, the left margin and the top of masks.
 _SIDE, _GAP, _STRIP, _BAR, _LEFT, _TOP = 1.3, 0.34, 0.075, 0.42, 0.42, 0.6
@@ -23,12 +22,6 @@ _ROW = _SIDE + _BAR + 0.52
 
 #: For each mask's name its arrangement by placement. None stands for a placement without a layout.
 Placements = Mapping[str, Mapping[str, Arrangement | None]]
-
-
-def placements_digest(found: Placements) -> str:
-    """A hash of all that the picture is made of."""
-    made = {name: {p: each and each.digest for p, each in by.items()} for name, by in found.items()}
-    return blake2b(repr(made).encode(), digest_size=12).hexdigest()
 
 
 def draw_placements(found: Placements) -> Figure:

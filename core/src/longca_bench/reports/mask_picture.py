@@ -175,21 +175,20 @@ def checked_path(path: str | Path) -> Path:
     return target
 
 
-def save_figure(figure: Figure, target: Path, about: str = "") -> Path:
+def save_figure(figure: Figure, target: Path) -> Path:
     """Writes a figure without a date, so that the same contents give the same file.
 
     Args:
         figure: The figure.
         target: A file whose suffix `checked_path` accepts.
-        about: Text for the file's metadata.
 
     Raises:
         RequestError: The file cannot be written.
     """
     metadata: dict[str, dict[str, Any]] = {
-        ".png": {"Description": about, "Software": None} if about else {},
-        ".svg": {"Description": about or None, "Date": None},
-        ".pdf": {"Subject": about or None, "CreationDate": None},
+        ".png": {},
+        ".svg": {"Date": None},
+        ".pdf": {"CreationDate": None},
     }
     try:
         figure.savefig(target, metadata=metadata[target.suffix.lower()])

@@ -1,4 +1,4 @@
-"""Rows: records of any number of runs as typed columns, and benchmarks' rows likewise.
+"""Rows: records of any number of runs as typed columns.
 
 Each field of a record is a column. The columns of `columns.py` are computed when they are first asked for. A derived
 column is computed over all rows that were read, so that a ratio stays the same when `where` leaves its base out.
@@ -7,12 +7,11 @@ column is computed over all rows that were read, so that a ratio stays the same 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longca.errors import RequestError, UnknownNameError
-from longca_bench.reports.benchmark_file import SUFFIXES, read_benchmark
+from longca.errors import UnknownNameError
 from longca_bench.reports.columns import COLUMNS, Column
 from longca_bench.reports.flat import flat_frame
 from longca_bench.reports.run_source import Run, flatten, open_run
@@ -30,40 +29,29 @@ Condition = Callable[["Rows"], "Series"]
 
 
 class Rows:
-    """Rows of records or of a benchmark.
+    """Rows of records.
 
-    Make them by `Rows.read`, `Rows.of` or `Rows.of_benchmark`. `rows["tflops"]` is a column as a pandas series.
+    Make them by `Rows.read` or `Rows.of`. `rows["tflops"]` is a column as a pandas series.
 
     Attributes:
-        runs: The runs that were read. Empty for a benchmark.
-        about: The rest of a benchmark's file.
+        runs: The runs that were read.
     """
 
-    def __init__(
-        self,
-        columns: dict[str, Series],
-        runs: Sequence[Run] = (),
-        about: Mapping[str, Any] | None = None,
-        index: Any = None,
-    ) -> None:
-        self._all, self.about = columns, dict(about or {})
+    def __init__(self, columns: dict[str, Series], runs: Sequence[Run] = (), index: Any = None) -> None:
+        self._all = columns
         self.runs: tuple[Run, ...] = tuple(runs)
         self._index = next(iter(columns.values())).index if index is None else index
 
     @classmethod
     def read(cls, *paths: Path) -> Rows:
-        """The records of runs, or the rows of one benchmark.
+        """The records of runs.
 
         Args:
-            *paths: The folder of each run, its records.jsonl or a folder of runs. Alone, the JSON file of a benchmark.
+            *paths: The folder of each run, its records.jsonl or a folder of runs.
 
         Raises:
-            RequestError: There are no records, a file cannot be read, or other paths stand beside a benchmark's.
+            RequestError: There are no records, or a file cannot be read.
         """
-        if any(path.suffix in SUFFIXES and not os.path.isdir(path) for path in paths):
-            if len(paths) > 1:
-                raise RequestError(f"{paths[0]} is not of one kind with the others; give one benchmark's file, or runs")
-            return cls.of_benchmark(paths[0])
         return cls.of_runs([open_run(path) for given in paths for path in _runs_in(given)])
 
     @classmethod
@@ -79,20 +67,6 @@ class Rows:
     def of(cls, records: Iterable[Record], environment: dict[str, Any] | None = None) -> Rows:
         """Records in memory as those of one run."""
         return cls.of_runs([Run(Path(), tuple(records), environment)])
-
-    @classmethod
-    def of_benchmark(cls, path: Path, under: str = "rows") -> Rows:
-        """The rows of a benchmark's JSON file, with nested objects as dotted columns.
-
-        Args:
-            path: The file, as `benchmark_file.read_benchmark` takes it.
-            under: The name of the rows in the file.
-
-        Raises:
-            RequestError: The file cannot be read, or there are no rows in it.
-        """
-        frame, about = read_benchmark(path, under)
-        return cls({name: frame[name] for name in frame}, about=about)
 
     def __len__(self) -> int:
         return len(self._index)
@@ -117,7 +91,7 @@ class Rows:
     @property
     def every(self) -> Rows:
         """All rows that were read, without the conditions of `where`."""
-        return Rows(self._all, self.runs, self.about)
+        return Rows(self._all, self.runs)
 
     def frame(self, names: Iterable[str]) -> DataFrame:
         """Some columns as a data frame."""
@@ -139,11 +113,11 @@ class Rows:
             wanted = list(value) if isinstance(value, list | tuple | set) else [value]
             found = self[name].loc[kept]
             kept = kept[(found.isin(wanted) | (found.isna() if None in wanted else False)).to_numpy(dtype=bool)]
-        return Rows(self._all, self.runs, self.about, kept)
+        return Rows(self._all, self.runs, kept)
 
     def with_column(self, name: str, values: Series) -> Rows:
         """The rows with one more column, or with another one of this name."""
-        return Rows({**self._all, name: values.reindex(self.every._index)}, self.runs, self.about, self._index)
+        return Rows({**self._all, name: values.reindex(self.every._index)}, self.runs, self._index)
 
     def records(self) -> Iterator[Record]:
         """The records behind the rows, in their order."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.errors import RequestError
 from longca_bench.reports.columns import column
 from longca_bench.reports.render_terminal import print_tables
 from longca_bench.reports.run_source import unreached
@@ -22,13 +21,7 @@ __all__ = ["print_summary", "print_view"]
 
 
 def print_summary(console: Console, rows: Rows) -> None:
-    """Prints the summary of runs. If other kernels run here, one line names those that run on other devices only.
-
-    Raises:
-        RequestError: The rows are a benchmark's. A benchmark has no summary.
-    """
-    if "status" not in rows.names or "case" not in rows.names:
-        raise RequestError(f"a benchmark's rows have no summary; name a view with --view: {', '.join(VIEWS)}")
+    """Prints the summary of runs. If other kernels run here, one line names those that run on other devices only."""
     apart = rows.where(elsewhere=True)
     here = rows.where(elsewhere=False) if len(apart) < len(rows) else rows
     for name in SUMMARY:

@@ -96,13 +96,12 @@ def strategies(rows: Rows) -> list[Table]:
     return tables_of(_with_unit(STRATEGIES, rows), rows)
 
 
-def environment(rows: Rows, prefixes: Sequence[str] = ("",)) -> list[Table]:
+def environment(rows: Rows) -> list[Table]:
     """The environments of runs: each fact, its value, and the runs with this value."""
     facts: dict[str, dict[str, list[str]]] = {}
     for run in rows.runs:
         for fact, value in flatten(run.environment or {}):
-            if fact.startswith(tuple(prefixes)):
-                facts.setdefault(fact, {}).setdefault(value, []).append(printable(run.folder.name))
+            facts.setdefault(fact, {}).setdefault(value, []).append(printable(run.folder.name))
     if not facts:
         return []
     every = len(rows.runs)

@@ -1,11 +1,10 @@
-"""Views of strategies against one another: the fastest of each mask, pairs, placements, and shares of one GPU alone."""
+"""Views of strategies against one another: the fastest of each mask, and shares of one GPU alone."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import median
 from typing import TYPE_CHECKING
 
 from longca_bench.reports.build import tables_of
@@ -19,19 +18,8 @@ if TYPE_CHECKING:
 
     from longca_bench.reports.rows import Rows
 
-__all__ = [
-    "TRANSPORTS",
-    "auto_placements",
-    "fastest_strategies",
-    "strategy_pairs",
-    "strategy_ranking",
-    "strategy_shares",
-]
+__all__ = ["TRANSPORTS", "fastest_strategies", "strategy_shares"]
 
-#: A placement within this factor of the fastest one is as fast.
-_AS_FAST = 1.02
-#: A strategy within this factor of the fastest one is near it.
-_NEAR = 1.03
 _CHOSEN = "•"  # the mark of the placement that `auto` took
 
 
@@ -57,71 +45,6 @@ def fastest_strategies(rows: Rows) -> list[Table]:
             line += [Cell(then["way"]), Cell(then["placed"]), Cell(f"{factor:.2f}×", factor)]
         made.append((*line, *[Cell("")] * (len(heads) - len(line))))
     return [Table(heads, tuple(made))] if made else []
-
-
-def strategy_pairs(rows: Rows) -> list[Table]:
-    """In how many problems the strategy of a line is faster than that of a column, each in its fastest placement."""
-    found = list(by_problem(strategy_times(rows)))
-    names = list(dict.fromkeys(name for each in found for name in each["strategy"]))
-    best = [each.groupby("strategy")["seconds"].min() for each in found]
-    made = []
-    for one in names:
-        line = [Cell(one)]
-        for other in names:
-            both = [each for each in best if one in each.index and other in each.index and one != other]
-            wins = sum(bool(each[one] < each[other]) for each in both)
-            line.append(Cell(f"{wins} of {len(both)}", wins) if both else Cell(""))
-        made.append(tuple(line))
-    heads = (Head("faster", left=True, code=True), *(Head(f"than {name}") for name in names))
-    return [Table(heads, tuple(made))] if len(names) > 1 else []
-
-
-def strategy_ranking(rows: Rows) -> list[Table]:
-    """How near each strategy comes to the fastest one, by the number of ranks, each in its fastest placement."""
-    found: dict[tuple[int, str], list[float]] = {}
-    for problem in by_problem(strategy_times(rows)):
-        least = problem.groupby("strategy", sort=False)["seconds"].min()
-        for strategy, seconds in least.items():
-            key = int(problem["world_size"].iloc[0]), str(strategy)
-            found.setdefault(key, []).append(float(seconds / least.min()))
-    made = [
-        (
-            Cell(str(ranks)), Cell(strategy), Cell(str(len(ratios))), Cell(str(sum(ratio == 1 for ratio in ratios))),
-            Cell(str(sum(ratio <= _NEAR for ratio in ratios))), Cell(f"{median(ratios):.2f}×"),
-            Cell(f"{max(ratios):.2f}×"),
-        )
-        for (ranks, strategy), ratios in sorted(found.items(), key=lambda item: (item[0][0], median(item[1])))
-    ]  # fmt: skip
-    heads = ("problems", "the fastest", f"within {_NEAR - 1:.0%}", "takes, median", "takes at most")
-    return (
-        [Table((Head("ranks"), Head("strategy", left=True, code=True), *map(Head, heads)), tuple(made))] if made else []
-    )
-
-
-def auto_placements(rows: Rows) -> list[Table]:
-    """The time of the placement that `auto` took, and of `contiguous`, over the time of the fastest placement.
-
-    Problems are left out if `auto` took each of their placements in some run: then only runs would be compared.
-    """
-    found: dict[str, list[tuple[float, float | None]]] = {}
-    for problem in by_problem(strategy_times(rows)):
-        for way, placements in problem.groupby("way", sort=False):
-            if placements["is_auto"].any() and not placements["is_auto"].all():
-                ratios = placements["seconds"] / placements["seconds"].min()
-                plain = ratios[placements["placed"] == "contiguous"]
-                chosen = ratios[placements["is_auto"]].iloc[0]
-                found.setdefault(str(way), []).append((float(chosen), float(plain.iloc[0]) if len(plain) else None))
-    made = [tuple(map(Cell, (way, str(len(pairs)), *_regrets(pairs)))) for way, pairs in found.items()]
-    within = f"auto within {_AS_FAST - 1:.0%}"
-    heads = ("problems", within, "auto at most", "contiguous, median", "contiguous at most")
-    return [Table((Head("strategy", left=True, code=True), *map(Head, heads)), tuple(made))] if made else []
-
-
-def _regrets(pairs: Sequence[tuple[float, float | None]]) -> tuple[str, str, str, str]:
-    auto = [chosen for chosen, _ in pairs]
-    plain = [ratio for _, ratio in pairs if ratio is not None]
-    near = str(sum(ratio <= _AS_FAST for ratio in auto))
-    return near, f"{max(auto):.2f}×", f"{median(plain):.2f}×" if plain else "", f"{max(plain):.2f}×" if plain else ""
 
 
 def _joined(texts: Sequence[str]) -> str:

@@ -1,20 +1,19 @@
-"""Views of what strategies spend: time on what, bytes and bandwidth, memory, errors; and what was verified."""
+"""Views of what strategies spend: the parts of their time, bytes and bandwidth, and memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from longca_bench.reports.build import tables_of
-from longca_bench.reports.table import Table
 from longca_bench.reports.view import Value, View
-from longca_bench.reports.words import brief_error, three_digits, times
+from longca_bench.reports.words import three_digits, times
 
 if TYPE_CHECKING:
     from longca_bench.reports.rows import Rows
+    from longca_bench.reports.table import Table
 
-__all__ = ["STRATEGY_TIME", "VERIFIED", "collectives", "strategy_errors", "strategy_memory"]
+__all__ = ["STRATEGY_TIME", "collectives", "strategy_memory"]
 
 _DIRECTIONS = ("forward", "backward")
 _GIB, _MIB = 2.0**30, 2.0**20
@@ -25,10 +24,6 @@ _TITLE = "{kernel}, {seqlen} tokens on {world_size}, {heads} heads of {head_dim}
 
 def _signed(gib: float) -> str:
     return f"{gib:+.2f}"
-
-
-def _listed(names: Iterable[Any]) -> str:
-    return ", ".join(map(str, names))
 
 
 STRATEGY_TIME = View(
@@ -46,17 +41,6 @@ STRATEGY_TIME = View(
         )
     ),
 )  # fmt: skip
-VERIFIED = View(
-    "the meshes, placements and masks on which each strategy was right",
-    where=_MEASURED,
-    rows=("strategy",),
-    values=(
-        Value("mesh", "each", "meshes", _listed),
-        Value("placed", "each", "placements", _listed),
-        Value("pattern", "each", "masks", _listed),
-        Value("case", "count", "cases", str),
-    ),
-)
 _COLLECTIVES = View(
     "the collectives of one call without kernels: bytes as nccl-tests count them, and bandwidths in 10⁹ bytes a second",
     where=_MEASURED,
@@ -154,45 +138,3 @@ def _formula(record: Any) -> float | None:
     transport = recorded_transport({"moved_by": moved_by})
     stated = known.stated(record.strategy, "memory", problem, sizes, True, transport)
     return None if stated is None else float(getattr(stated, record.direction) / _GIB)
-
-
-def strategy_errors(rows: Rows) -> list[Table]:
-    """The largest error of a row by strategy and tensor, and behind the stroke that of the kernel alone."""
-    tensors = ("out", "dq", "dk", "dv")
-    for tensor in tensors:
-        for field, suffix in (("findings", ""), ("alone_findings", "_alone")):
-            rows = rows.with_column(f"{tensor}{suffix}", rows.every[field].map(lambda each, t=tensor: _worst(each, t)))
-    view = View(
-        "the largest error of a row by strategy and tensor",
-        where=_MEASURED,
-        tables=("kernel",),
-        title="{kernel}",
-        rows=("strategy",),
-        values=(
-            Value("case", "count", "cases", str),
-            *(Value(tensor, "max", format=brief_error) for tensor in tensors),
-        ),
-    )
-    others = (Value(f"{tensor}_alone", "max", tensor, brief_error) for tensor in tensors)
-    alone = replace(view, values=(view.values[0], *others))  # the count is in both, so both have the same lines
-    pairs = zip(tables_of(view, rows), tables_of(alone, rows), strict=True)
-    return [_beside(made, other) for made, other in pairs]
-
-
-def _beside(made: Table, alone: Table) -> Table:
-    """A table whose cells also have those of the kernel alone, under the same heads. Either may lack a column."""
-    rows = []
-    for line, other in zip(made.rows, alone.rows, strict=True):
-        texts = {head.text: cell.text for head, cell in zip(alone.heads[2:], other[2:], strict=True)}
-        cells = zip(made.heads[2:], line[2:], strict=True)
-        merged = (
-            replace(cell, text=f"{cell.text} / {texts[head.text]}") if texts.get(head.text) else cell
-            for head, cell in cells
-        )
-        rows.append((*line[:2], *merged))
-    return replace(made, rows=tuple(rows))
-
-
-def _worst(findings: Iterable[Any], tensor: str) -> float | None:
-    found = (each["error"] for each in findings or () if each["tensor"] == tensor)
-    return max((float(error) for error in found if error is not None), default=None)

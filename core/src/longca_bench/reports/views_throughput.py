@@ -8,9 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from longca_bench.reports.build import tables_of
-from longca_bench.reports.columns import BASELINE, FULL_SPEED
-from longca_bench.reports.derived import over_base, over_full
+from longca_bench.reports.columns import BASELINE
 from longca_bench.reports.table import Cell, Head, Table
 from longca_bench.reports.view import Value, View
 from longca_bench.reports.words import percent_of, three_digits, tokens
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 
     from longca_bench.reports.rows import Rows
 
-__all__ = ["COSTS", "THROUGHPUT", "near_limit", "over_baseline"]
+__all__ = ["COSTS", "OVER_BASELINE", "THROUGHPUT", "near_limit"]
 
 _TITLE = "{direction}, {seqlen} tokens, {heads} heads of {head_dim}"
 
@@ -45,7 +43,7 @@ THROUGHPUT = View(
 )
 COSTS = View(
     "planning in ms, the mask's bytes in MiB and the peak of memory in GiB, by kernel and length",
-    where={"strategy": None, "status": "ok", "first_plan": False},
+    where={"strategy": None, "status": "ok"},
     rows=("kernel",),
     across=("seqlen",),
     values=(Value("plan_ms"), Value("mask_mib", "max"), Value("peak_gib", "max", format=three_digits)),
@@ -54,30 +52,28 @@ COSTS = View(
 )
 
 
-def over_baseline(rows: Rows, base: str = BASELINE) -> list[Table]:
-    """Throughput over that of a baseline on the same mask in the same run, by mask and kernel."""
-    if base != BASELINE:
-        rows = rows.with_column("over_baseline", over_base(rows.every, base))
-    view = replace(
-        THROUGHPUT, title=f"{_TITLE}: over {base}", beside=(), values=(Value("over_baseline"),), mean=True, absent="–"
-    )
-    return tables_of(
-        view, rows.where(lambda r: (r["kernel"] != base) & (r["over_baseline"].notna() | (r["status"] != "ok")))
-    )
+OVER_BASELINE = replace(
+    THROUGHPUT,
+    about="throughput over that of a baseline on the same mask in the same run, by mask and kernel",
+    title=f"{_TITLE}: over {BASELINE}",
+    where={
+        "strategy": None,
+        "condition": lambda rows: (
+            (rows["kernel"] != BASELINE) & (rows["over_baseline"].notna() | (rows["status"] != "ok"))
+        ),
+    },
+    beside=(),
+    values=(Value("over_baseline"),),
+    mean=True,
+    absent="–",
+)
 
 
-def near_limit(rows: Rows, base: str = FULL_SPEED, *, together: bool = False) -> list[Table]:
+def near_limit(rows: Rows) -> list[Table]:
     """The fastest kernel of each mask, and its share of [the speed on full attention × the mask's tile efficiency].
 
     A name such as `+fa4` stands for the backward of `fa4` with the forwards of other kernels.
-
-    Args:
-        rows: The rows.
-        base: The kernel or the pair that has the speed on full attention.
-        together: Whether the runs of these rows are parts of one, and share full attention.
     """
-    if base != FULL_SPEED or together:
-        rows = rows.with_column("share_of_limit", over_full(rows if together else rows.every, base, together=together))
     chosen = rows.where(status="ok", strategy=None)
     frame = chosen.frame((*THROUGHPUT.columns, "share_of_limit")).sort_values(list(THROUGHPUT.sort), kind="stable")
     groups = list(THROUGHPUT.tables)

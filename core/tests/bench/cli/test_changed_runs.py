@@ -134,8 +134,6 @@ def test_a_run_without_an_intact_line_is_refused(fakes, run):
         ("run/records.jsonl", ["recommend", "causal", "--seqlen", "64", "--records", "run"]),
         ("run/records.jsonl", ["run", "quick", "--device", "cpu", "--resume", "--out", "run"]),
         ("run/advice.json", ["run", "causal", "--recommended", "--device", "cpu", "--resume", "--out", "run"]),
-        ("benchmark.json", ["report", "benchmark.json", "--view", "whole"]),
-        ("benchmark.csv", ["report", "benchmark.csv", "--view", "whole"]),
     ],
 )
 def test_a_fifo_is_refused_and_not_waited_for(fakes, run, name, command):

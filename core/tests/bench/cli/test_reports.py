@@ -61,16 +61,6 @@ def test_report_shows_a_view_of_several_runs(fakes, runs, tmp_path):
     assert (tmp_path / "folder" / "throughput.csv").read_text().startswith("table,mask,tiles,draws,naive,sdpa")
 
 
-@pytest.mark.parametrize(
-    ("view", "lacking"), [("choices", "aim"), ("contrast", "pairs"), ("published", "file"), ("list", "rows")]
-)
-def test_a_view_that_needs_arguments_is_refused_in_a_sentence(fakes, runs, view, lacking):
-    refused = fakes.longca("report", str(runs[0]), "--view", view)
-    assert refused.returncode == 2
-    assert refused.stderr.startswith(f"error: the view '{view}' is for blocks of pages")
-    assert f"'{lacking}'" in refused.stderr
-
-
 def test_report_writes_one_page_and_refuses_a_view_of_it(fakes, runs, tmp_path):
     page = tmp_path / "page.html"
     ran = fakes.longca("report", *map(str, runs[:2]), "--format", "html", "--out", str(page))

@@ -101,12 +101,6 @@ def test_transfers_are_summed_by_content():
     assert [each["beside"] for each in arrangement_json(made)["transfers"]] == [2, 0]
 
 
-def test_the_digest_tells_schedules_apart():
-    schedule = (Phase(0, moves=(HOP,)), Phase(1))
-    assert ring(schedule).digest == ring(schedule).digest
-    assert ring(schedule).digest != ring((Phase(0), Phase(1))).digest
-
-
 @pytest.mark.parametrize(
     ("seqlen", "tokens", "count"), [(64, 1, 64), (CELLS, 1, CELLS), (1000, 2, 500), (1001, 2, 501)]
 )

@@ -1,11 +1,9 @@
 """The views of whole runs: what stands in which cell, and what is told of cases without a time."""
 
 import json
-from contextlib import suppress
 
 import pytest
 
-from longca.errors import RequestError
 from longca_bench.reports.rows import Rows
 from longca_bench.reports.run_source import Run
 from longca_bench.reports.table import Mark
@@ -146,8 +144,8 @@ def test_environments_say_which_runs_differ(tmp_path):
     (table,) = tables("environment", Rows.of_runs(runs))
     assert ["python", "3.12.0", "b"] in texts(table)
     assert ["packages.torch", "2.13.0", "all"] in texts(table)
-    (one,) = tables("environment", Rows.of_runs(runs[:1]), prefixes=("device.",))
-    assert texts(one) == [["device.kind", "cpu"], ["device.name", "Some CPU"]]
+    (one,) = tables("environment", Rows.of_runs(runs[:1]))
+    assert ["device.name", "Some CPU"] in texts(one)
 
 
 @pytest.mark.parametrize("status", ["oom", "skipped"])
@@ -165,7 +163,6 @@ def test_every_record_is_a_line_with_plain_values():
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_each_view_of_any_run_has_tables_or_a_reason(tmp_path, view):
+def test_each_view_takes_any_run(tmp_path, view):
     run = write_run(tmp_path / "run", [record(), record("sdpa"), record("flex", status="oom")])
-    with suppress(RequestError):
-        assert all(table.heads for table in tables(view, Rows.read(run)))
+    assert all(table.heads for table in tables(view, Rows.read(run)))

@@ -47,8 +47,6 @@ def write_html(rows: Rows, out: Path) -> Path:
         MissingPackageError: The chart library is not installed.
         RequestError: There are no records, or the file cannot be written.
     """
-    if not rows.runs:
-        raise RequestError("the HTML report is of runs, and this is a benchmark; choose another --format")
     if not len(rows):
         raise RequestError("no record is left to report; give other conditions")
     text = _page(payload(rows))

@@ -53,10 +53,6 @@ def test_without_the_chart_library_it_says_how_to_install_it(tmp_path, monkeypat
 def test_rows_without_records_are_refused(tmp_path):
     with pytest.raises(RequestError, match="no record is left"):
         write_html(Rows.of([record()]).where(kernel="another"), tmp_path / "report.html")
-    bench = tmp_path / "bench.json"
-    bench.write_text(json.dumps([{"a": 1}]), encoding="utf-8")
-    with pytest.raises(RequestError, match="this is a benchmark"):
-        write_html(Rows.read(bench), tmp_path / "report.html")
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
