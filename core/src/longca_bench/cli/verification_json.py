@@ -45,6 +45,7 @@ def _check_as_json(check: OfferCheck) -> dict[str, Any]:
         "skipped": check.skipped or None,
         "error": check.error or None,
         "masks": check.masks,
+        "limits": sorted(check.limits),
         "worst": finding_as_json(*check.worst) if check.worst else None,
         "calls": check.calls,
         "wrong_calls": check.wrong_calls,

@@ -13,14 +13,15 @@ from dataclasses import fields, replace
 import torch
 
 from longca.errors import VerificationError
-from longca.manifests import Direction, Problem
+from longca.kernels.base import Kernel
+from longca.manifests import Direction, Offer, Problem
 from longca.manifests.pairs import halves, join, split
 from longca_bench.conformance.masks import has_empty_rows, sparse_rows, uneven
-from longca_bench.conformance.oracle import buffers_for, oracle, run, verify_problem, verify_repeats
-from longca_bench.conformance.problems import Labelled, few
+from longca_bench.conformance.oracle import buffers_for, oracle, run, verify_outliers, verify_problem, verify_repeats
+from longca_bench.conformance.problems import OUTLIERS_EACH, Labelled, few
 from longca_bench.conformance.subject import PARTNER, NotApplicableError, Subject
 from longca_bench.measuring.case_end import CaseEndError
-from longca_bench.verification.findings import same_bits
+from longca_bench.verification.findings import Verification, same_bits
 from longca_bench.verification.reference import reference
 
 __all__ = ["CHECKS", "RUNS"]
@@ -33,6 +34,11 @@ _SHORT = 2048  # tokens of all masks that are not long on purpose
 def right(subject: Subject) -> None:
     """The results are right on the problems of `longca verify`: 8:1, 3:3 and 4:2 heads, counts, composition."""
     _verify_all(subject, [(label, p) for label, p in subject.problems() if not has_empty_rows(p.concrete_mask)])
+
+
+def outliers(subject: Subject) -> None:
+    """The results are right if scores are beyond the range of exp, and a few keys are outliers."""
+    _verify_all(subject, subject.problems()[::OUTLIERS_EACH], verify_outliers)
 
 
 def uneven_lengths(subject: Subject) -> None:
@@ -148,6 +154,7 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
     check.__name__: check
     for check in (
         right,
+        outliers,
         uneven_lengths,
         empty_rows,
         poisoned_buffers,
@@ -182,11 +189,17 @@ def _partnered(subject: Subject) -> tuple[Subject, list[Labelled]]:
     return replace(subject, name=join(subject.name, PARTNER)), found
 
 
-def _verify_all(subject: Subject, problems: Iterable[tuple[str, Problem]], *, has_offer: bool = True) -> None:
+def _verify_all(
+    subject: Subject,
+    problems: Iterable[tuple[str, Problem]],
+    verify: Callable[[Kernel, Problem, Offer | None], Verification] = verify_problem,
+    *,
+    has_offer: bool = True,
+) -> None:
     """Verifies problems, and the promises of the subject's offer if the offer is that of the whole problem."""
     for label, problem in problems:
         try:
-            found = verify_problem(subject.kernel, problem, subject.offer if has_offer else None)
+            found = verify(subject.kernel, problem, subject.offer if has_offer else None)
         except CaseEndError as end:
             raise CaseEndError(end.status, f"{subject.name}, {label}: {end}") from None
         except Exception as error:

@@ -28,7 +28,8 @@ from longca.manifests.verdict import paragraph
 from longca.manifests.verified import standing
 from longca.plugins import Registry, registry
 from longca.processes import end_with_parent
-from longca_bench.conformance.oracle import REPEATS, verify_changed, verify_problem, verify_repeats
+from longca_bench.conformance.oracle import REPEATS, verify_changed, verify_outliers, verify_problem, verify_repeats
+from longca_bench.conformance.problems import OUTLIERS_EACH
 from longca_bench.conformance.road import Road
 from longca_bench.conformance.subject import NotApplicableError, Subject, subjects
 from longca_bench.measuring.case_end import CaseEndError, failure
@@ -56,6 +57,7 @@ class OfferCheck:
         worst: The finding that is nearest to its limit, or furthest beyond it, with the label of its problem.
         failures: Every finding beyond its limit, with the label of its problem.
         skipped: The reason why the offer was not verified, or an empty text.
+        limits: The limits within which it passed.
         error: The event that ended the check, with the label of its problem, or an empty text.
         ended: The status of that event.
         calls: Calls on changed inputs.
@@ -70,6 +72,7 @@ class OfferCheck:
     masks: list[str] = field(default_factory=list)
     worst: tuple[str, Finding] | None = None
     failures: list[tuple[str, Finding]] = field(default_factory=list)
+    limits: set[str] = field(default_factory=set)
     skipped: str = ""
     error: str = ""
     ended: Status = Status.OK
@@ -92,6 +95,7 @@ class OfferCheck:
     def take(self, label: str, verification: Verification) -> None:
         """Adds the findings of one problem."""
         self.masks.append(label)
+        self.limits.update(verification.limits)
         self._find(label, verification)
 
     def take_calls(self, label: str, verifications: Iterator[Verification]) -> None:
@@ -136,6 +140,7 @@ def verify_subject(subject: Subject, repeat: int = 0) -> OfferCheck:
 def _verify_all(subject: Subject, problems: Sequence[tuple[str, Problem]], check: OfferCheck, repeat: int) -> None:
     """Verifies the problems of an offer, until an event ends its check."""
     asked: list[tuple[str, Problem, _Verify]] = [(label, problem, verify_problem) for label, problem in problems]
+    asked += [(f"{label}, outliers", problem, verify_outliers) for label, problem in problems[::OUTLIERS_EACH]]
     if promised := _promised(subject, problems):
         label, largest = max(promised, key=lambda labelled: labelled[1].area)
         asked.append((f"{label}, {REPEATS} runs", largest, verify_repeats))

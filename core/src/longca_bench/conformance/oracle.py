@@ -25,8 +25,16 @@ from longca.plugins import registry
 from longca_bench.conformance.road import Road
 from longca_bench.measuring.results import NAMES, ContractError, held
 from longca_bench.verification.change import Change
-from longca_bench.verification.findings import Finding, Verification, check_values, findings_of, same_bits
-from longca_bench.verification.inputs import Inputs, draw_inputs
+from longca_bench.verification.findings import (
+    PRODUCTS,
+    RANGE_OF_FLOAT32,
+    Finding,
+    Verification,
+    check_values,
+    findings_of,
+    same_bits,
+)
+from longca_bench.verification.inputs import BEYOND_FLOAT16, WITHIN_FLOAT16, Inputs, draw_inputs
 from longca_bench.verification.reference import Reference, part_reference, reference
 from longca_bench.verification.verify import Means, check_backward, check_counts, check_forward, lse_dtype
 
@@ -38,6 +46,7 @@ __all__ = [
     "run",
     "verify",
     "verify_changed",
+    "verify_outliers",
     "verify_problem",
     "verify_repeats",
 ]
@@ -60,6 +69,8 @@ def verify(
     seed: int = 0,
 ) -> Verification:
     """Compares a kernel with float64 attention on one mask: poisoned buffers, and the worst row of each tensor.
+
+    A kernel that is right is compared again on inputs with outliers, whose scores are beyond the range of exp.
 
     Args:
         kernel: A name, or an instance. A named kernel runs in a worker process, and its manifest must cover the
@@ -91,6 +102,8 @@ def verify(
     )
     chosen = _supported(kernel, problem) if isinstance(kernel, str) else kernel
     found = verify_problem(chosen, problem, seed=seed)
+    if found.passed:
+        found += verify_outliers(chosen, problem, seed=seed)
     if not found.passed:
         name = kernel if isinstance(kernel, str) else type(kernel).__name__
         raise VerificationError(f"{name} is wrong: {'; '.join(map(str, found.failures))}")
@@ -122,6 +135,34 @@ def verify_problem(kernel: Kernel, problem: Problem, offer: Offer | None = None,
         return found
     found += check_backward(kernel, plan, inputs, out, lse, expected, means)
     return found + _run_as_part(kernel, problem, inputs) if offer is not None and offer.backward.composes else found
+
+
+def verify_outliers(kernel: Kernel, problem: Problem, offer: Offer | None = None, *, seed: int = 0) -> Verification:
+    """Verifies a kernel on inputs with outliers, whose scores are beyond the range of exp, on both sides.
+
+    A float16 kernel that fails only where products of q and k are beyond float16's range passes, with this limit.
+
+    Args:
+        kernel: The kernel.
+        problem: The problem.
+        offer: The offer that covers the problem, or None.
+        seed: Seed of the inputs.
+    """
+    plan, is_half = _planned(kernel, problem, offer), problem.dtype == "float16"
+
+    def found(outliers: float, like: DType) -> Verification:
+        given, change = draw_inputs(problem, seed, outliers), Change.first(problem)
+        inputs, means = change.made_all(given), Means.here(given.q, change)
+        expected, rough_lse = reference(replace(problem, dtype=like), given), offer is not None and offer.rough_lse
+        right, out, lse = check_forward(kernel, plan, inputs, expected, means, rough_lse=rough_lse)
+        if not right.passed or problem.direction == "forward":
+            return right
+        return right + check_backward(kernel, plan, inputs, out, lse, expected, means)
+
+    within = found(WITHIN_FLOAT16 if is_half else BEYOND_FLOAT16, problem.dtype)
+    if not is_half or not within.passed or found(BEYOND_FLOAT16, RANGE_OF_FLOAT32).passed:
+        return within
+    return within + Verification((PRODUCTS,))
 
 
 def verify_repeats(kernel: Kernel, problem: Problem, offer: Offer | None = None) -> Verification:

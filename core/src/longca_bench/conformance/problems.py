@@ -8,10 +8,12 @@ from longca.manifests import Offer, Problem
 from longca.masks import Mask
 from longca_bench.conformance.masks import long_blocks, long_masks, small_masks
 
-__all__ = ["Labelled", "few", "head_dims", "long_problems", "problems_for", "small_problems"]
+__all__ = ["OUTLIERS_EACH", "Labelled", "few", "head_dims", "long_problems", "problems_for", "small_problems"]
 
 _FEW = 3  # masks for each further head dimension, because a kernel is compiled anew for each
 _LONG_HEAD_DIM = 128
+#: One problem of so many is also verified on inputs with outliers.
+OUTLIERS_EACH = 8
 
 #: A problem with its label.
 Labelled = tuple[str, Problem]

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -56,12 +55,14 @@ class Call:
         shape: The shape of its tensors.
         batch: Number of sequences, or None for packed tensors.
         queries: The rank's own queries, as positions in the sequence. None for all.
+        in_half: Whether the group is the rank's half of all ranks.
     """
 
     problem: Problem
     shape: Shape
     batch: int | None = None
     queries: NDArray[np.int64] | None = None
+    in_half: bool = False
 
     @property
     def results(self) -> dict[str, str]:
@@ -100,11 +101,11 @@ class Here:
 
     Attributes:
         function: The function.
-        group: The process group of the ranks, or None on one device.
+        ranks: The ranks, or None on one device.
     """
 
     function: UserFunction
-    group: dist.ProcessGroup | None = None
+    ranks: Ranks | None = None
 
     @property
     def name(self) -> str:
@@ -120,7 +121,9 @@ class Here:
         """Its results by their names. See `Callee.results`."""
         function, is_backward = self.function, call.problem.direction is Direction.BACKWARD
         leaves = {name: tensors[name].detach().requires_grad_(is_backward) for name in _GRADIENTS}
-        made = arguments_of(function, Context(call.problem, call.batch, call.queries, self.group))
+        ranks = self.ranks.half if self.ranks is not None and call.in_half else self.ranks
+        group = None if ranks is None else ranks.group
+        made = arguments_of(function, Context(call.problem, call.batch, call.queries, group))
         try:
             found = function.call(*leaves.values(), **made)
         except (Exception, SystemExit) as error:
@@ -156,7 +159,8 @@ def called(callee: Callee, problem: Problem, sequences: Sequence[Inputs], way: W
         name: way.shape.laid_out(_own(sequences, name, own), strided=way.strided) for name in ("q", "k", "v", "dout")
     }
     before = {name: x.clone() for name, x in tensors.items()}
-    call = Call(problem, way.shape, len(sequences) if way.shape.is_batched else None, own)
+    in_half = way.ranks is not None and way.ranks.is_half
+    call = Call(problem, way.shape, len(sequences) if way.shape.is_batched else None, own, in_half)
     results = callee.results(call, tensors)
     for name, x in tensors.items():
         if not torch.equal(x, before[name]):

@@ -16,14 +16,15 @@ from longca.manifests.devices import current_device
 from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
 from longca.masks import Mask
+from longca_bench.conformance.problems import OUTLIERS_EACH
 from longca_bench.functions.calling import Callee, Here, LateError, Way, called, read_function
-from longca_bench.functions.mask_sets import Labelled, masks_for
+from longca_bench.functions.mask_sets import Labelled, another, masks_for
 from longca_bench.functions.mistakes import Mistake, explain
 from longca_bench.functions.oracle import Asked, right
 from longca_bench.functions.ranks import Placing, Ranks, tokens_of_ranks
 from longca_bench.functions.shapes import Shape
-from longca_bench.verification.findings import Finding, check_values
-from longca_bench.verification.inputs import draw_inputs
+from longca_bench.verification.findings import PRODUCTS, RANGE_OF_FLOAT32, Finding, Verification, check_values
+from longca_bench.verification.inputs import BEYOND_FLOAT16, WITHIN_FLOAT16, draw_inputs
 
 __all__ = ["FunctionCheck", "MaskCheck", "check", "examine"]
 
@@ -70,11 +71,13 @@ class FunctionCheck:
         name: The function's name.
         dtype: Data type of q, k and v.
         masks: The results on each mask.
+        groups: The groups of ranks that were tried.
     """
 
     name: str
     dtype: DType
     masks: tuple[MaskCheck, ...]
+    groups: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -85,6 +88,11 @@ class FunctionCheck:
     def failures(self) -> tuple[MaskCheck, ...]:
         """The masks on which it is wrong."""
         return tuple(each for each in self.masks if not each.passed)
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """The limits within which it is right."""
+        return tuple(dict.fromkeys(limit for each in self.masks for limit in Verification(each.findings).limits))
 
     @property
     def mistakes(self) -> dict[Mistake, tuple[MaskCheck, ...]]:
@@ -142,8 +150,9 @@ def check(
     """Compares an attention function with float64 attention: its output and each gradient, by their worst rows.
 
     The function gets q, k and v, and each parameter of `Argument` that it asks for by name. It returns the output, or
-    a tuple that begins with it. It is called on contiguous tensors and on strided ones. Under context parallelism every
-    rank calls this function, and the user's function gets the rank's own tokens.
+    a tuple that begins with it. It is called on contiguous tensors and on strided ones. If it is right, two masks of
+    the same lengths come in turns, inputs have outliers, and each half of four ranks or more is a group. Under context
+    parallelism every rank calls this function, and the user's function gets the rank's own tokens.
 
     Args:
         function: The function.
@@ -173,7 +182,7 @@ def check(
     described = {"dtype": dtype, "heads": heads, "head_dim": head_dim, "softmax_scale": softmax_scale}
     asked = {"shape": shape, "direction": direction, "rotary": rotary, "equal_lengths": equal_lengths, "seed": seed}
     read, ranks = read_function(function, name), None if placement is None else Ranks.of(group)
-    here = Here(read, None if ranks is None else ranks.group)
+    here = Here(read, ranks)
     found = examine(here, mask, device or current_device(), ranks=ranks, placement=placement, **described, **asked)  # type: ignore[arg-type]
     if not found.passed:
         worst = next((str(each.worst) for each in found.failures if each.worst is not None), "")
@@ -219,14 +228,14 @@ def examine(
             f"rotary positions have the base {rotary} and {head_dim} dims; give a finite base above 1, "
             "and an even head dim"
         )
-    size = 0 if ranks is None else ranks.size
-    labelled: Sequence[Labelled] = (
-        [(mask.label, mask)]
-        if isinstance(mask, Mask)
-        else masks_for(callee.name, callee.asks, mask, heads, square=equal_lengths or rotary is not None, ranks=size)
-    )
-    checks = list[MaskCheck]()
-    for label, each in labelled:
+
+    def masks(size: int) -> list[Labelled]:
+        if isinstance(mask, Mask):
+            return [(mask.label, mask)]
+        square = equal_lengths or rotary is not None
+        return masks_for(callee.name, callee.asks, mask, heads, square=square, ranks=size)
+
+    def on(label: str, each: Mask, group: Ranks | None = ranks, **about: Any) -> MaskCheck:
         problem = Problem(
             mask=each,
             heads_q=heads[0],
@@ -237,38 +246,100 @@ def examine(
             direction=Direction(direction),
             softmax_scale=softmax_scale,
         )
-        tokens = () if ranks is None else tokens_of_ranks(placement or "contiguous", problem, size)
-        way = Way(Shape(shape), ranks=ranks, tokens=tokens)  # type: ignore[call-arg]  # a member by its name
+        tokens = () if group is None else tokens_of_ranks(placement or "contiguous", problem, group.size)
+        way = Way(Shape(shape), ranks=group, tokens=tokens)  # type: ignore[call-arg]  # a member by its name
+        return _on_mask(callee, label, problem, way, rotary, seed, **about)
+
+    def passed() -> bool:
+        own = all(made.passed for made in checks)
+        return own if ranks is None else bool(ranks.share(own))
+
+    checks = list[MaskCheck]()
+    labelled = masks(0 if ranks is None else ranks.size)
+    for label, each in labelled:
         to_explain = sum(not made.passed for made in checks) < _MOST_EXPLAINED
-        checks.append(_on_mask(callee, label, problem, way, rotary, seed, to_explain))
-    found = FunctionCheck(callee.name, dtype, tuple(checks))
+        checks.append(on(label, each, to_explain=to_explain))
+    if passed() and not isinstance(mask, Mask):  # a function for one mask may know its factors
+        for label, each in labelled:
+            if (other := another(each)) is not None:
+                checks.append(on(f"another {label}", other, mistake=Mistake.KEPT_MASK))
+                checks.append(on(f"{label} again", each, mistake=Mistake.KEPT_MASK))
+    for label, each in labelled[::OUTLIERS_EACH] if passed() else ():
+        checks.append(_with_outliers(on, f"{label}, outliers", each, dtype, ranks))
+    groups = [] if ranks is None else [str(ranks)]
+    if ranks is not None and (half := ranks.half) is not None and passed():
+        groups += dict.fromkeys(ranks.joined([str(half)], str))
+        own = [on(f"{label} on {half}", each, half, mistake=Mistake.GROUP) for label, each in masks(half.size)]
+        checks += ranks.joined(own if half.rank == 0 else [], MaskCheck)
+    found = FunctionCheck(callee.name, dtype, tuple(checks), tuple(groups))
     return found if ranks is None else ranks.share(found)
 
 
-def _on_mask(
-    callee: Callee, label: str, problem: Problem, way: Way, rotary: float | None, seed: int, to_explain: bool
+def _with_outliers(
+    on: Callable[..., MaskCheck], label: str, mask: Mask, dtype: DType, ranks: Ranks | None
 ) -> MaskCheck:
-    """Verifies the function on contiguous tensors, and if these are right on strided ones."""
+    """Verifies the function on inputs with outliers. See `longca_bench.conformance.oracle.verify_outliers`."""
+    is_half = dtype == "float16"
+    found = on(label, mask, mistake=Mistake.RANGE, outliers=WITHIN_FLOAT16 if is_half else BEYOND_FLOAT16)
+    if not is_half or not (found.passed if ranks is None else ranks.share(found.passed)):
+        return found
+    beyond = on(label, mask, mistake=Mistake.RANGE, outliers=BEYOND_FLOAT16, like=RANGE_OF_FLOAT32)
+    return found if beyond.passed else replace(found, findings=(*found.findings, PRODUCTS))
+
+
+def _on_mask(
+    callee: Callee,
+    label: str,
+    problem: Problem,
+    way: Way,
+    rotary: float | None,
+    seed: int,
+    *,
+    mistake: Mistake | None = None,
+    to_explain: bool = False,
+    outliers: float = 0.0,
+    like: DType | None = None,
+) -> MaskCheck:
+    """Verifies the function on contiguous tensors, and if these are right on strided ones.
+
+    Args:
+        callee: The function.
+        label: The mask's label.
+        problem: The problem.
+        way: How the function is called.
+        rotary: The base of rotary positions, or None.
+        seed: Seed of the inputs.
+        mistake: The mistake of a function that is wrong here, and was right on this mask. It gets no strided tensors.
+        to_explain: Whether mistakes are looked for.
+        outliers: See `draw_inputs`.
+        like: The dtype whose arithmetic sets the limits. None for that of the inputs.
+    """
     batch = _BATCH if way.shape.is_batched else 1
-    sequences = [Asked.of(problem, draw_inputs(problem, seed * _BATCH + at), rotary, way.tokens) for at in range(batch)]
-    for strided in (False, True):
+    sequences = []
+    for at in range(batch):
+        asked = Asked.of(problem, draw_inputs(problem, seed * _BATCH + at, outliers), rotary, way.tokens)
+        sequences.append(asked.turned_before() if outliers else asked)
+    expected = [replace(asked, problem=replace(problem, dtype=like or problem.dtype)) for asked in sequences]
+    for strided in (False,) if mistake else (False, True):
         here = f"{label}, strided" if strided else label
+        fault = Mistake.STRIDES if strided else mistake
         try:
             results = called(callee, problem, [asked.inputs for asked in sequences], replace(way, strided=strided))
         except VerificationError as error:
             if way.ranks is not None:
-                raise VerificationError(f"rank {way.ranks.rank}: {error}") from error
+                where = f" of a group of {way.ranks}" if way.ranks.is_half else ""
+                raise VerificationError(f"rank {way.ranks.rank}{where}: {error}") from error
             if isinstance(error, LateError):
                 raise
-            return MaskCheck(here, error=str(error), mistakes={Mistake.STRIDES: str(error)} if strided else {})
-        found = _compared(here, sequences, results, strided=strided, to_explain=to_explain)
+            return MaskCheck(here, error=str(error), mistakes={fault: str(error)} if fault else {})
+        found = _compared(here, expected, results, fault, to_explain=to_explain)
         if not (found.passed if way.ranks is None else way.ranks.share(found.passed)):
             return found
     return replace(found, label=label)
 
 
 def _compared(
-    label: str, sequences: list[Asked], results: list[dict[str, Tensor]], *, strided: bool, to_explain: bool
+    label: str, sequences: list[Asked], results: list[dict[str, Tensor]], fault: Mistake | None, *, to_explain: bool
 ) -> MaskCheck:
     """The findings of all sequences. Ranks other than the first have no results and no findings."""
     findings, wrong, wrong_out = list[Finding](), list[int](), list[int]()
@@ -278,8 +349,8 @@ def _compared(
         wrong += [] if verified.passed else [at]
         wrong_out += [] if verified.findings[0].passed else [at]
     mistakes: dict[Mistake, str] = {}
-    if wrong and strided:
-        mistakes = {Mistake.STRIDES: ""}
+    if wrong and fault:
+        mistakes = {fault: ""}
     elif 0 < len(mixed := wrong_out or wrong) < len(results):
         mistakes = {Mistake.BATCH: f"sequence {mixed[0]} is wrong"}
     elif wrong and to_explain:

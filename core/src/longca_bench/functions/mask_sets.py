@@ -6,11 +6,11 @@ from collections.abc import Collection
 from typing import Any
 
 from longca.errors import RequestError
-from longca.masks import PATTERNS, Mask, get_pattern, sample
+from longca.masks import PATTERNS, Mask, build, get_pattern, sample
 from longca_bench.conformance.masks import small_masks, sparse_rows, uneven
 from longca_bench.functions.arguments import ARGUMENTS, Argument
 
-__all__ = ["LENGTH_PER_RANK", "masks_for"]
+__all__ = ["LENGTH_PER_RANK", "Labelled", "another", "masks_for"]
 
 #: Tokens of each rank. Most strategies need a length that the ranks, or twice the ranks, divide.
 LENGTH_PER_RANK = 96
@@ -55,6 +55,18 @@ def masks_for(
         and (mask.is_square or not square)
     ]
     return found or [(pattern or "", sample(str(pattern), LENGTH_PER_RANK * max(2, ranks)))]
+
+
+def another(mask: Mask) -> Mask | None:
+    """A mask of the same pattern and lengths: with its documents in reverse, or another window or prefix. None else."""
+    factors = mask.factors
+    changes: dict[str, Any] = {name: factors[name] // 2 for name in ("window", "prefix") if name in factors}
+    if (documents := tuple(factors.get("documents", ()))) != documents[::-1]:
+        changes = {"documents": documents[::-1]}
+    if mask.pattern is None or not changes:
+        return None
+    lengths = {} if mask.is_square else {"seqlen_k": mask.seqlen_k}
+    return build(mask.pattern, mask.seqlen_q, **lengths, **{**factors, **changes})
 
 
 def _takes_any(asks: Collection[str]) -> bool:

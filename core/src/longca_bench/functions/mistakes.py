@@ -39,6 +39,23 @@ class Mistake(StrEnum):
 
     STRIDES = "strides", "Strided inputs are misread: contiguous ones give right results", guesses.nothing
     BATCH = "batch", "The sequences of a batch are mixed: only some have right results", guesses.nothing
+    KEPT_MASK = (
+        "kept_mask",
+        "The mask of an earlier call is kept: another mask of the same lengths gives wrong results",
+        guesses.nothing,
+    )
+    RANGE = (
+        "range",
+        "Large scores give wrong results: subtract a row's maximum before exp, also where parts are merged, and keep "
+        "products of q and k out of float16",
+        guesses.nothing,
+    )
+    GROUP = (
+        "group",
+        "A group of half of the ranks gives wrong results: take ranks and sizes from the group, as "
+        "dist.get_rank(group) does",
+        guesses.nothing,
+    )
     EMPTY_ROWS = "empty_rows", "Queries that see no key are wrong: their output is 0 by definition", guesses.empty_rows
     POSITIONS = (
         "positions",

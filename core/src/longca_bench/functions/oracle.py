@@ -67,6 +67,13 @@ class Asked:
         rotary = None if base is None else Rotary(base, positions(problem.concrete_mask))
         return cls(problem, inputs, rotary, tokens)
 
+    def turned_before(self) -> Asked:
+        """The sequence whose tensors are these after the rotation, but for rounding."""
+        if self.rotary is None:
+            return self
+        q, k = (rotate(x, self.rotary, back=True) for x in (self.inputs.q, self.inputs.k))
+        return replace(self, inputs=replace(self.inputs, q=q, k=k))
+
     @property
     def turned(self) -> Inputs:
         """The tensors after the rotation, in float64. Without positions, the tensors themselves."""

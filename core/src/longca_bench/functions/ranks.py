@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,6 +27,8 @@ _T = TypeVar("_T")
 Placing = str | Callable[[Mask, int], Sequence[Any]]
 #: The tokens of each rank, in the order of its shard.
 Tokens = tuple[NDArray[np.int64], ...]
+#: Fewest ranks whose halves are groups of several ranks.
+_HALVED = 4
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,16 @@ class Ranks:
         size: Number of ranks.
         group: The group that the function gets.
         harness: A group on CPUs, in which results are gathered.
+        half: The half of these ranks that has this process. None for fewer than four ranks.
+        is_half: Whether these ranks are such a half.
     """
 
     rank: int
     size: int
     group: dist.ProcessGroup
     harness: dist.ProcessGroup
+    half: Ranks | None = None
+    is_half: bool = False
 
     @classmethod
     def of(cls, group: dist.ProcessGroup | None = None) -> Ranks:
@@ -56,9 +62,23 @@ class Ranks:
             raise RequestError("a placement was given without a process group; start with torchrun, or leave it out")
         found = group or dist.group.WORLD
         assert found is not None
-        return cls(
-            found.rank(), found.size(), found, dist.new_group(dist.get_process_group_ranks(found), backend="gloo")
-        )
+        every = dist.get_process_group_ranks(found)
+        ranks = cls(found.rank(), found.size(), found, _new_group(every, "gloo"))
+        if ranks.size < _HALVED:
+            return ranks
+        middle = ranks.size // 2
+        own = every[:middle] if ranks.rank < middle else every[middle:]
+        group = _new_group(own)
+        half = cls(group.rank(), group.size(), group, _new_group(own, "gloo"), is_half=True)
+        return replace(ranks, half=half)
+
+    def __str__(self) -> str:
+        every = dist.get_process_group_ranks(self.group)
+        return f"ranks {', '.join(map(str, every))}"
+
+    def joined(self, values: list[_T], kind: type[_T]) -> list[_T]:
+        """The values of all ranks, on every rank."""
+        return [value for rank in range(self.size) for value in self._said(values, list[kind], rank)]  # type: ignore[valid-type]
 
     def gather(self, parts: list[dict[str, Tensor]], tokens: Tokens) -> list[dict[str, Tensor]]:
         """The results of all ranks in the order of tokens, at the first rank. An empty list at the others.
@@ -85,14 +105,24 @@ class Ranks:
         return torch.cat(rows)
 
     def share(self, value: _T) -> _T:
-        """The first rank's value, on every rank, by way of JSON."""
+        """The first rank's value, on every rank."""
+        found: _T = self._said(value, type(value), 0)
+        return found
+
+    def _said(self, value: Any, kind: Any, rank: int) -> Any:
+        """A rank's value, on every rank, by way of JSON."""
         data = to_json(value)
         size = torch.tensor([len(data)])
-        dist.broadcast(size, group=self.harness, group_src=0)
-        there = torch.frombuffer(bytearray(data if self.rank == 0 else int(size)), dtype=torch.uint8)
-        dist.broadcast(there, group=self.harness, group_src=0)
-        found: _T = from_json(bytes(there.numpy()), type(value))
-        return found
+        dist.broadcast(size, group=self.harness, group_src=rank)
+        there = torch.frombuffer(bytearray(data if self.rank == rank else int(size)), dtype=torch.uint8)
+        dist.broadcast(there, group=self.harness, group_src=rank)
+        return from_json(bytes(there.numpy()), kind)
+
+
+def _new_group(ranks: list[int], backend: str | None = None) -> dist.ProcessGroup:
+    """A group that its members alone make."""
+    found: dist.ProcessGroup = dist.new_group(ranks, backend=backend, use_local_synchronization=True)
+    return found
 
 
 def tokens_of_ranks(placing: Placing, problem: Problem, size: int) -> Tokens:

@@ -16,7 +16,7 @@ from longca.errors import LongCAError
 from longca.plain_text import plain_text
 from longca_bench.functions.calling import Here, read_function
 from longca_bench.functions.commands import FUNCTION, CallFunction, LoadFunction, PlaceTokens
-from longca_bench.functions.ranks import placed_tokens
+from longca_bench.functions.ranks import Ranks, placed_tokens
 from longca_bench.functions.user_function import load
 from longca_bench.measuring.commands import Answer
 from longca_bench.ranks.job import Job
@@ -65,8 +65,9 @@ class FunctionWorker:
         sys.path.insert(0, asked.folder)
         if asked.job is not None:
             self._join(asked.job, timedelta(seconds=asked.timeout))
+        ranks = None if asked.job is None else Ranks.of()
         function = read_function(load(asked.text), asked.text)
-        self._function = Here(function, None if asked.job is None else dist.group.WORLD)
+        self._function = Here(function, ranks)
         return Answer(methods={FUNCTION: list(function.asks)})
 
     def _join(self, job: Job, timeout: timedelta) -> None:

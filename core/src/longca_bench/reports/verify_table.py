@@ -88,6 +88,8 @@ def _nearest(checks: Sequence[OfferCheck]) -> Iterator[str]:
 
 def _print_failures(console: Console, check: OfferCheck) -> None:
     name = f"{safe(check.kernel)} {check.offer.form} {check.dtype} {check.direction}"
+    for limit in check.limits:
+        console.print(f"limit of {name}: it is wrong where {limit}", soft_wrap=True)
     if check.error:
         console.print(f"[red]{name}: {check.status} on {safe(check.error)}[/]")
     if check.wrong_calls:

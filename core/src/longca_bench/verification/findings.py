@@ -16,13 +16,16 @@ from torch import Tensor
 
 from longca.kernels.base import torch_dtype
 from longca.manifests import Problem
+from longca.manifests.offers import DType
 from longca_bench.measuring.results import ContractError
-from longca_bench.verification.reference import Reference, Rows, distance
+from longca_bench.verification.reference import USUAL_LSE, Reference, Rows, distance
 from longca_bench.verification.tokens import parts
 
 __all__ = [
     "CHANGED",
     "INCOMPLETE",
+    "PRODUCTS",
+    "RANGE_OF_FLOAT32",
     "Finding",
     "Verification",
     "check_lse_counts",
@@ -42,6 +45,7 @@ INCOMPLETE = "not every element is finite, or was written"
 
 #: Ulps of float32 (float64 for float64) of a row's spread that an error may have, from the exponent s − lse. For
 #: standard normal inputs s reaches 8 and lse 16. Half an ulp of each is 4 and 8 ulps of 1. Kernels convert bases too.
+#: A larger lse has larger ulps. Scores that are rounded to 16 bits show in PyTorch's own error.
 WIDE_ULPS = 32.0
 #: Further ulps of bfloat16 and float16, from the weights and the result.
 HALF_ULPS = 1.0
@@ -65,7 +69,7 @@ class Finding:
         limit: The largest error that passes.
         token: The query of out, lse and dq, or the key of dk and dv.
         head: Query head or KV head, as the kernel got it.
-        note: An error that has no size.
+        note: An error that has no size, or the limit within which a result passed.
     """
 
     tensor: str
@@ -117,12 +121,23 @@ class Verification:
         """The findings that failed."""
         return tuple(finding for finding in self.findings if not finding.passed)
 
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """The limits within which a result is right."""
+        return tuple(finding.note for finding in self.findings if finding.passed and finding.note)
+
     def placed(self, place: Callable[[str, int], int]) -> Verification:
         """The same findings with the places of their heads in the kernel's tensors."""
         return Verification(tuple(finding.placed(place) for finding in self.findings))
 
     def __add__(self, other: Verification) -> Verification:
         return Verification(self.findings + other.findings)
+
+
+#: The limit of a float16 kernel that is wrong beyond it alone.
+PRODUCTS = Finding("out", True, 0.0, math.nan, 0.0, 0, 0, "products of q and k are beyond float16's range, ±65504")
+#: The dtype whose arithmetic sets the limits of float16 results there, where PyTorch's own in float16 overflows.
+RANGE_OF_FLOAT32: DType = "bfloat16"
 
 
 def wrong(tensor: str, note: str) -> Finding:
@@ -196,7 +211,7 @@ def _value_finding(name: str, result: Tensor, expected: Reference, rough_lse: bo
     if expected.sample is not None:
         return _sampled_finding(name, result, expected, rough_lse)
     if name != "lse":
-        return _worst_row(name, result, expected.rows[name])
+        return _worst_row(name, result, expected.rows[name], expected.largest_lse)
     dtype = torch_dtype(expected.problem.dtype)
     return _lse_finding(name, result, expected.lse, lse_limit(expected.lse, dtype, rough=rough_lse))
 
@@ -210,11 +225,11 @@ def _sampled_finding(name: str, result: Tensor, expected: Reference, rough_lse: 
     return found if is_complete(name, result) else replace(found, passed=False, note=INCOMPLETE)
 
 
-def _worst_row(name: str, result: Tensor, rows: Rows) -> Finding:
+def _worst_row(name: str, result: Tensor, rows: Rows, largest_lse: float) -> Finding:
     """The row with the largest error relative to its limit."""
     value = rows.value
     errors = distance(result, value).double()
-    limit = 2 * rows.pytorch.double() + _floor(result.dtype) * rows.spread.double()
+    limit = 2 * rows.pytorch.double() + _floor(result.dtype, largest_lse) * rows.spread.double()
     # An exact row passes whatever its limit; NaN is beyond any.
     excess = (errors / limit).masked_fill(errors == 0, 0.0).nan_to_num(nan=torch.inf)
     token, head = divmod(int(excess.argmax()), excess.shape[1])
@@ -225,9 +240,10 @@ def _worst_row(name: str, result: Tensor, rows: Rows) -> Finding:
     return Finding(name, passed, error, own, allowed, token, head, note)
 
 
-def _floor(dtype: torch.dtype) -> float:
+def _floor(dtype: torch.dtype, largest_lse: float) -> float:
     """The part of a row's spread that rounding alone may take."""
     wide = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
+    wide *= largest_lse / USUAL_LSE
     return WIDE_ULPS * wide + (HALF_ULPS * torch.finfo(dtype).eps if dtype.itemsize == 2 else 0.0)
 
 

@@ -143,4 +143,5 @@ def _joined(parts: Sequence[Reference]) -> Reference:
         name: Rows(*(torch.cat([getattr(part.rows[name], each.name) for part in parts], 1) for each in fields(Rows)))
         for name in parts[0].rows
     }
-    return replace(parts[0], rows=rows, lse=torch.cat([part.lse for part in parts]))
+    largest = max(part.largest_lse for part in parts)
+    return replace(parts[0], rows=rows, lse=torch.cat([part.lse for part in parts]), largest_lse=largest)

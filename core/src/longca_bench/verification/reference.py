@@ -22,6 +22,7 @@ from longca_builtin.blockwise import attention_backward, attention_forward
 
 __all__ = [
     "FLOAT64_PAIRS",
+    "USUAL_LSE",
     "Reference",
     "Rows",
     "distance",
@@ -33,6 +34,8 @@ __all__ = [
 
 #: Visible pairs over all heads above which the reference is computed in float32 instead of float64.
 FLOAT64_PAIRS = 2**33
+#: Largest lse of standard normal inputs. Their scores reach 8.
+USUAL_LSE = 16.0
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class Reference:
         rows: `out`, and for the direction `backward` also `dq`, `dk` and `dv`. A part has only the gradients.
         lse: [Hq, Tq]. It has only the sampled heads, if heads are sampled, like the rows.
         dtype: The dtype of the reference's arithmetic.
+        largest_lse: The largest finite |lse|, or USUAL_LSE if that is larger. Scores with a weight are no larger, so it
+            is the size of the exponents s − lse before they cancel.
         merged: The (out, lse) of the whole softmax for its part, for calls of the backward.
         sample: The sampled heads, or None for all heads.
     """
@@ -67,6 +72,7 @@ class Reference:
     rows: dict[str, Rows]
     lse: Tensor
     dtype: torch.dtype
+    largest_lse: float = USUAL_LSE
     merged: tuple[Tensor, Tensor] | None = None
     sample: HeadSample | None = None
 
@@ -112,7 +118,7 @@ def reference_of_all(problem: Problem, inputs: Inputs) -> Reference:
     rows = {"out": Rows(exact[0], scales.out, distance(rounded[0], exact[0]))}
     if problem.direction == "backward":
         rows.update(_gradients(problem, inputs, exact, rounded))
-    return Reference(problem, rows, exact[1], high)
+    return Reference(problem, rows, exact[1], high, _largest(exact[1]))
 
 
 def part_reference(problem: Problem, inputs: Inputs, other: tuple[Tensor, Tensor]) -> Reference:
@@ -143,7 +149,12 @@ def gradients_of_part(
         exact: Out [Tq, Hq, D] and lse [Hq, Tq], as the reference has them.
         rounded: The same of a kernel in the problem's dtype.
     """
-    return Reference(problem, _gradients(problem, inputs, exact, rounded), exact[1], _high(problem), exact)
+    rows = _gradients(problem, inputs, exact, rounded)
+    return Reference(problem, rows, exact[1], _high(problem), _largest(exact[1]), exact)
+
+
+def _largest(lse: Tensor) -> float:
+    return max(USUAL_LSE, float(lse.masked_fill(lse == -torch.inf, 0.0).abs().amax()) if lse.numel() else 0.0)
 
 
 def _kept(value: Tensor, low: torch.dtype) -> Tensor:

@@ -64,7 +64,7 @@ def test_a_right_function_passes_with_its_nearest_row(verify):
     ran = verify("right", *CAUSAL, "--heads", "4", "--head-dim", "16", "--scale", "0.2", "--dtype", "float64")
     assert ran.exit_code == 0, ran.output
     first, nearest = ran.stdout.splitlines()
-    assert first.endswith("wrong_functions:right is right on 1 mask: out, dq, dk, dv in float64")
+    assert first.endswith("wrong_functions:right is right on 2 masks: out, dq, dk, dv in float64")
     assert nearest.startswith("nearest to its limit: causal of 96 tokens: ")
 
 

@@ -1,6 +1,7 @@
 """One kernel on one problem: `longca.testing.verify`, equal bits, and failures."""
 
 import pytest
+import torch
 
 from longca.errors import UnsupportedError, VerificationError
 from longca.manifests import Device
@@ -26,6 +27,37 @@ def test_a_right_kernel():
 def test_a_wrong_one(name):
     with pytest.raises(VerificationError, match=f"{KERNELS[name].__name__} is wrong"):
         verify(KERNELS[name](), CAUSAL)
+
+
+class WithoutMaximum(Naive):
+    """Sums exp of scores in float32, as large as they are."""
+
+    def forward(self, q, k, v, plan, **buffers):
+        out, lse = super().forward(q, k, v, plan, **buffers)
+        return out, lse.copy_(lse.exp().log())
+
+
+class OverflowsFloat16(Naive):
+    """Forms products of q and k in float16."""
+
+    def forward(self, q, k, v, plan, **buffers):
+        out, lse = super().forward(q, k, v, plan, **buffers)
+        overflows = torch.einsum("ihd,jhd->ihj", q.float(), k.repeat_interleave(2, 1).float()).abs().amax(-1) > 65504
+        return out.masked_fill_(overflows[..., None], torch.nan), lse
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_scores_beyond_the_range_of_exp(dtype):
+    assert verify("sdpa", CAUSAL, dtype=dtype).passed
+    with pytest.raises(VerificationError, match="WithoutMaximum is wrong: lse"):
+        verify(WithoutMaximum(), CAUSAL, dtype=dtype)
+
+
+def test_products_beyond_float16_are_a_limit_of_a_float16_kernel_that_forms_them():
+    assert "float16's range" in verify(OverflowsFloat16(), CAUSAL, dtype="float16").limits[0]
+    assert verify("naive", CAUSAL, dtype="float16").limits == ()
+    with pytest.raises(VerificationError, match="OverflowsFloat16 is wrong: out"):
+        verify(OverflowsFloat16(), CAUSAL, dtype="bfloat16")
 
 
 class KnowsTheSeed(Base):

@@ -53,9 +53,9 @@ dist.destroy_process_group()
 """
 
 
-def on_two_ranks(*arguments):
-    """Runs Python on two ranks, and returns its exit code, its output and its errors."""
-    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d")
+def on_ranks(*arguments, ranks=2):
+    """Runs Python on ranks, and returns its exit code, its output and its errors."""
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--rdzv-backend", "c10d")
     ran = subprocess.run(
         [sys.executable, *launcher, "--rdzv-endpoint", "localhost:0", *arguments],
         cwd=FOLDER,
@@ -67,10 +67,28 @@ def on_two_ranks(*arguments):
     return ran.returncode, ran.stdout, ran.stderr
 
 
-def verified(name, *options):
-    """Verifies a function by the command line on two ranks."""
+def verified(name, *options, mask=MASK, ranks=2):
+    """Verifies a function by the command line on ranks."""
     asked = ("--function", f"wrong_functions:{name}", "--device", "cpu", "--head-dim", "16", "--timeout", "60")
-    return on_two_ranks("-m", "longca", "verify", *asked, *MASK, *options)
+    return on_ranks("-m", "longca", "verify", *asked, *mask, *options, ranks=ranks)
+
+
+@pytest.mark.parametrize(
+    ("name", "mistakes"),
+    [
+        pytest.param("shares", [], marks=pytest.mark.exhaustive),
+        ("takes_rank_of_world", [Mistake.GROUP]),
+    ],
+)
+@pytest.mark.xdist_group("functions")
+def test_each_half_of_four_ranks_is_a_group(name, mistakes):
+    code, answer, said = verified(name, "--json", mask=("--mask", "causal"), ranks=4)
+    assert code == bool(mistakes), said
+    found = json.loads(answer)
+    assert found["groups"] == ["ranks 0, 1, 2, 3", "ranks 0, 1", "ranks 2, 3"]
+    assert [each["mistake"] for each in found["mistakes"]] == mistakes
+    wrong = [each["mask"] for each in found["masks"] if not each["passed"]]
+    assert wrong == ["causal on ranks 2, 3"] * bool(mistakes)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +111,7 @@ def test_every_rank_gets_the_same_answer(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     asked = {name: options for name, (options, _) in TOGETHER.items()}
-    code, answer, said = on_two_ranks(str(script), json.dumps(asked))
+    code, answer, said = on_ranks(str(script), json.dumps(asked))
     assert code == 0, said
     found = json.loads(answer)
     for name, (_, mistake) in TOGETHER.items():
@@ -116,7 +134,7 @@ def test_a_rank_that_raises_is_named():
 def test_a_placement_of_the_users_is_asked_in_the_worker():
     code, answer, said = verified("shares_striped", "--placement", "wrong_functions:striped")
     assert code == 0, said
-    assert "wrong_functions:shares_striped is right on 1 mask" in answer
+    assert "wrong_functions:shares_striped is right on 2 masks" in answer
 
 
 def _problem(tokens):
