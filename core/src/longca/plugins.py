@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache, partial
 from itertools import permutations
 from math import prod
 from typing import Any, Literal
+
+import numpy as np
 
 from longca.discovery.catalogue import PluginInfo, collect
 from longca.discovery.functions import BrokenFunctionError
@@ -25,8 +27,9 @@ from longca.manifests import (
 )
 from longca.manifests.mixes import asked_of_step, is_mix, kernels_of
 from longca.manifests.pairs import HALVES, asked_of_halves, halves, join, pair_verdict, split
-from longca.manifests.resolve import resolve_anywhere, resolve_manifest
-from longca.manifests.step_cuts import distinct_steps, step_kinds, step_problems
+from longca.manifests.resolve import resolve_anywhere, resolve_manifest, stack_offers
+from longca.manifests.step_cuts import distinct_steps
+from longca.manifests.step_stacks import StepStack
 
 __all__ = ["Asked", "PluginInfo", "Registry", "leave_out", "registry", "resolve"]
 
@@ -142,7 +145,7 @@ class Registry:
         """
         manifests = self.manifests(kernel)
         if isinstance(kernel, str) and is_mix(kernel):
-            return self._resolve_mix(kernel, manifests, problem, layout, anywhere)
+            return self._resolve_mix(kernel, problem, layout, anywhere)
         if len(manifests) == 1:
             return self._resolve(manifests[0], problem, layout, anywhere)
         # A pair is valid if each half takes its own problem.
@@ -175,14 +178,13 @@ class Registry:
     def _resolve_mix(
         self,
         mix: str,
-        manifests: tuple[KernelManifest, ...],
         problem: Problem,
         layout: Layout | None,
         anywhere: bool,
     ) -> Verdict:
         """The verdict on a mix: valid if a kernel or a pair of it takes each step."""
         used: dict[Offer, None] = {}
-        for rank, step in self._steps(manifests, problem, layout):
+        for rank, step in [(0, problem)] if layout is None else distinct_steps(problem, layout):
             verdicts = self.ways(mix, step, anywhere=anywhere)
             for verdict in filter(None, verdicts.values()):
                 forward = verdict.halves[0] if verdict.halves else verdict
@@ -194,28 +196,34 @@ class Registry:
                 return Verdict(mix, None, (*reasons, every))
         return Verdict(mix, None, (), tuple(used))
 
-    def _steps(
-        self, manifests: tuple[KernelManifest, ...], problem: Problem, layout: Layout | None
-    ) -> Iterator[tuple[int, Problem]]:
-        """The steps to check, each with its rank: one of each kind, or all of them if a plugin may veto some."""
-        if layout is None:
-            yield 0, problem
-        elif any(self._catalogue.admission(manifest).can_veto for manifest in manifests):
-            for rank, steps in enumerate(step_problems(problem, layout)):
-                yield from ((rank, step) for step in steps if step is not None)
-        else:
-            yield from step_kinds([offer for each in manifests for offer in each.offers], problem, layout)
-
     def _resolve(self, manifest: KernelManifest, problem: Problem, layout: Layout | None, anywhere: bool) -> Verdict:
         verdict = (resolve_anywhere if anywhere else resolve_manifest)(manifest, problem, layout)
         if not verdict.valid or self.kernels.get(manifest.name) is not manifest:
             return verdict
         admission = self._catalogue.admission(manifest)
         if admission.can_veto:
-            parts = (problem,) if layout is None else distinct_steps(problem, layout)
+            parts = (problem,) if layout is None else (step for _, step in distinct_steps(problem, layout))
             if reasons := admission.veto(manifest.name, parts):
                 return Verdict(manifest.name, None, reasons)
         return verdict
+
+    def offers(self, kernel: str, problem: Problem, stack: StepStack, *, anywhere: bool = False) -> list[Offer | None]:
+        """The offer by which a kernel takes each step of a stack, or None where it takes none. Its plugin may veto.
+
+        Args:
+            kernel: The kernel's name.
+            problem: The problem of all ranks together.
+            stack: The steps.
+            anywhere: Whether to answer for a machine that has every package.
+        """
+        manifest = self.manifest(kernel)
+        found = stack_offers(manifest, problem, stack, anywhere=anywhere)
+        admission, taken = self._catalogue.admission(manifest), np.flatnonzero(found >= 0).tolist()
+        if admission.can_veto:
+            steps = [stack.problem(problem, index) for index in taken]
+            if admission.veto(kernel, steps):
+                found[[at for at, step in zip(taken, steps, strict=True) if admission.veto(kernel, [step])]] = -1
+        return [None if index < 0 else manifest.offers[index] for index in found.tolist()]
 
     def call(self, manifest: Manifest, field: str, *arguments: Any) -> Any:
         """The result of a torch-free function that a field of a registered manifest names, such as `memory`.

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from longca.manifests import Device, Direction, Layout, Problem, Transport, Verdict, missing
+from longca.manifests import Device, Direction, Layout, Offer, Problem, Transport, Verdict, missing
 from longca.manifests.mixes import kernels_of
+from longca.manifests.step_stacks import StepStack
 from longca.plugins import Registry
 from longca_advice.capacity import Capacity
 from longca_advice.choices import Choice, Proof, Seconds
@@ -98,6 +99,10 @@ class Asked:
     def resolve(self, kernel: str, problem: Problem, layout: Layout | None = None) -> Verdict:
         """Whether a kernel takes a problem, or every step of a layout."""
         return self.registry.resolve(kernel, problem, layout, anywhere=self.anywhere)
+
+    def offers(self, kernel: str, problem: Problem, stack: StepStack) -> list[Offer | None]:
+        """The offer by which a kernel takes each step of a stack, or None."""
+        return self.registry.offers(kernel, problem, stack, anywhere=self.anywhere)
 
     def unverified(self, kernel: str, layout: Layout | None = None) -> bool:
         """Whether nobody verified an offer on the device by which a kernel, a pair or a mix takes the problem.

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import log2
 
+import numpy as np
+from numpy.typing import NDArray
+
 from longca.manifests import Device, installed_version
 from longca_advice.devices import evidence_name, peak_tflops
 from longca_advice.evidence import Row
-from longca_advice.fit import Call, Fit, Prediction
+from longca_advice.fit import Call, Calls, Fit, Prediction
 from longca_advice.work import TILE, Work
 
 __all__ = ["CostModel", "Estimate", "Key"]
@@ -172,8 +175,21 @@ class CostModel:
         """Whether any evidence may say something of a kernel's calls: of some form, head dimension and data type."""
         return (key.device, key.kernel, key.direction) in self._measured
 
+    def seconds(self, key: Key, calls: Calls) -> NDArray[np.float64] | None:
+        """The most likely seconds of several calls: [calls]. None without evidence.
+
+        Args:
+            key: The key of the calls.
+            calls: The calls, of one family: at least one.
+        """
+        found = self._nearest_group(key, calls[0].work.family)
+        if found is None:
+            return None
+        near, group = found
+        return key.head_dim / near.head_dim * group.fit.seconds(calls)
+
     def predictions(self, key: Key, calls: Sequence[Call]) -> list[Prediction] | None:
-        """The seconds of several calls, or None without evidence.
+        """The seconds of several calls with their intervals, or None without evidence.
 
         Args:
             key: The key of the calls.

@@ -12,8 +12,9 @@ Processes for Machine Learning (2006), algorithm 2.1.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from longca.masks import Form
 from longca_advice.work import TILE, Work
 
-__all__ = ["Call", "Fit", "Prediction", "non_negative", "robust"]
+__all__ = ["Call", "Calls", "Fit", "Prediction", "non_negative", "robust"]
 
 _Floats = NDArray[np.float64]
 
@@ -66,6 +67,38 @@ class Call(NamedTuple):
         return self.work.path if fills_tiles or self.heads_q != self.heads_kv else f"{self.work.path}/ungrouped"
 
 
+class Calls(tuple[Call, ...]):
+    """Calls, with the numbers that every fit asks of them."""
+
+    @cached_property
+    def places(self) -> _Floats:
+        """The positions of the calls: [calls, coordinates]."""
+        return _places(self)
+
+    @cached_property
+    def features(self) -> _Floats:
+        """The features that sums combine: [calls, features]. The last one, of cells, is only for some paths."""
+        return _features(self)
+
+    @cached_property
+    def by_path(self) -> dict[str, list[int]]:
+        """The indices of the calls of each path."""
+        return _grouped(call.path for call in self)
+
+    @cached_property
+    def by_work_path(self) -> dict[str, list[int]]:
+        """The indices of the calls of each path of their works."""
+        return _grouped(call.work.path for call in self)
+
+    def on(self, path: str) -> Calls:
+        """The same calls, on a path of slices where they have none yet. All numbers are shared."""
+        made = Calls(self)
+        grouped = ({known or path: rows for known, rows in each.items()} for each in (self.by_path, self.by_work_path))
+        vars(made).update(zip(("by_path", "by_work_path"), grouped, strict=True))
+        vars(made).update(places=self.places, features=self.features)
+        return made
+
+
 class Prediction(NamedTuple):
     """Seconds of a call.
 
@@ -85,10 +118,9 @@ class _Sum:
     """A non-negative sum of features, for the calls of some paths."""
 
     weights: _Floats
-    cells: bool
 
-    def seconds(self, calls: Sequence[Call]) -> _Floats:
-        return np.maximum(_features(calls, self.cells) @ self.weights, _LEAST)
+    def seconds(self, features: _Floats) -> _Floats:
+        return np.maximum(features[:, : len(self.weights)] @ self.weights, _LEAST)
 
 
 class Fit:
@@ -100,33 +132,38 @@ class Fit:
     """
 
     def __init__(self, calls: Sequence[Call], seconds: Sequence[float]) -> None:
-        self._calls, taken = list(calls), np.array(seconds, np.float64)
+        self._calls, taken = Calls(calls), np.array(seconds, np.float64)
         self._paths = [call.path for call in self._calls]
         self._known_paths = np.array(self._paths)
         self._known_works = np.array([call.work.path for call in self._calls])
-        self._places = _places(self._calls)
+        self._places = self._calls.places
         self._alone: dict[str, _Sum] = {}
-        self._common = _fit_sum(self._calls, taken)
+        features = self._calls.features
+        self._common = _fit_sum(features, taken)
         for path in self._irregular(taken):
-            mine = [index for index, other in enumerate(self._paths) if other == path]
-            self._alone[path] = _fit_sum([self._calls[i] for i in mine], taken[mine], cells=True)
+            mine = self._calls.by_path[path]
+            self._alone[path] = _fit_sum(features[mine], taken[mine], cells=True)
         regular = [index for index, path in enumerate(self._paths) if path not in self._alone]
         if self._alone and regular:
-            self._common = _fit_sum([self._calls[i] for i in regular], taken[regular])
+            self._common = _fit_sum(features[regular], taken[regular])
         self._known_alone = np.array([path in self._alone for path in self._paths])
         self._residual = np.log(taken / self._sum(self._calls))
         # A call that is off by more than the correction allows is odd. Its neighbours do not follow it.
         odd = np.maximum(np.abs(self._residual) - 3 * _AMPLITUDE, 0)
-        covariance = self._covariance(self._places, self._calls) + np.diag(_NOISE**2 + odd**2)
+        covariance = self._covariance(self._calls) + np.diag(_NOISE**2 + odd**2)
         self._inverse = np.linalg.inv(covariance)
         self._weights = self._inverse @ self._residual
+
+    def seconds(self, calls: Calls) -> _Floats:
+        """The most likely seconds of some calls, without their intervals: [calls]."""
+        return self._sum(calls) * np.exp(self._covariance(calls) @ self._weights)
 
     def predict(self, calls: Sequence[Call]) -> list[Prediction]:
         """The seconds of some calls."""
         if not calls:
             return []
-        shared = self._covariance(_places(calls), calls)
-        seconds = self._sum(calls) * np.exp(shared @ self._weights)
+        calls = Calls(calls)
+        shared, seconds = self._covariance(calls), self.seconds(calls)
         known = np.einsum("ij,jk,ik->i", shared, self._inverse, shared)
         spread = _NINETY * np.sqrt(np.maximum(_AMPLITUDE**2 - known, 0) + _NOISE**2 + _AMPLITUDE**2 / len(self._calls))
         return [
@@ -136,83 +173,98 @@ class Fit:
 
     def nearest(self, call: Call) -> int:
         """The index of the measured call that is most alike."""
-        distance = ((self._places - _places([call])) ** 2).sum(-1)
+        distance = ((self._places - _places((call,))) ** 2).sum(-1)
         same = self._known_paths == call.path
         related = self._known_alone == (call.path in self._alone)
         return int(np.lexsort((distance, distance + _OTHER_PATH * ~same, ~related))[0])
 
     def _irregular(self, taken: _Floats) -> list[str]:
         """Paths whose calls take another time than the common sum says, all in all."""
-        off = np.abs(np.log(taken / self._common.seconds(self._calls)))
+        off = np.abs(np.log(taken / self._common.seconds(self._calls.features)))
         several = len(set(self._paths)) > 1
         # A path that is alone needs enough calls to tell that it computes cells that the mask does not show.
         enough = [path for path in dict.fromkeys(self._paths) if several or len(off) >= _FEW]
         return [path for path in enough if np.median(off[self._known_paths == path]) > math.log(_IRREGULAR)]
 
-    def _sum(self, calls: Sequence[Call]) -> _Floats:
-        seconds = self._common.seconds(calls)
-        for index, call in enumerate(calls):
-            if call.path in self._alone:
-                seconds[index] = self._alone[call.path].seconds([call])[0]
+    def _sum(self, calls: Calls) -> _Floats:
+        seconds = self._common.seconds(calls.features)
+        for path, mine in calls.by_path.items():
+            if path in self._alone:
+                seconds[mine] = self._alone[path].seconds(calls.features[mine])
         return seconds
 
-    def _covariance(self, places: _Floats, calls: Sequence[Call]) -> _Floats:
-        distance = ((places[:, None] - self._places[None]) ** 2).sum(-1)
+    def _covariance(self, calls: Calls) -> _Floats:
+        distance = np.zeros((len(calls), len(self._calls)))
+        for mine, known in zip(calls.places.T, self._places.T, strict=True):
+            distance += (mine[:, None] - known) ** 2
         # Calls with and without groups are alike where one sum fits both. Their coordinates tell them apart enough.
-        other = np.array([call.work.path for call in calls])[:, None] != self._known_works
-        apart = np.array([call.path in self._alone for call in calls])[:, None] != self._known_alone
-        return np.where(apart, 0.0, _AMPLITUDE**2 * np.exp(-(distance + _OTHER_PATH * other) / 2))
+        for path, rows in calls.by_work_path.items():
+            distance[rows] += _OTHER_PATH * (self._known_works != path)
+        for path, rows in calls.by_path.items():
+            distance[np.ix_(np.array(rows), self._known_alone != (path in self._alone))] = np.inf
+        return _AMPLITUDE**2 * np.exp(-distance / 2)
 
 
-def _fit_sum(calls: Sequence[Call], seconds: _Floats, cells: bool = False) -> _Sum:
-    relative = _features(calls, cells) / seconds[:, None]
-    if len(calls) < _FEW and not cells:
+def _fit_sum(features: _Floats, seconds: _Floats, cells: bool = False) -> _Sum:
+    relative = features[:, : None if cells else -1] / seconds[:, None]
+    if len(features) < _FEW and not cells:
         relative[:, 1:] = 0  # tiles alone: the other features cannot be told apart
-    return _Sum(robust(relative, np.ones(len(seconds)), _NOISE), cells)
+    return _Sum(robust(relative, np.ones(len(seconds)), _NOISE))
 
 
-def _features(calls: Sequence[Call], cells: bool) -> _Floats:
-    """The features that the sum combines: [calls][features]. Tiles of all heads come first, or of one head for rows."""
-    rows = []
-    for work, heads, heads_kv in calls:
-        # A partly visible tile costs a tile and the masking. A block-sparse kernel need not compute it.
-        whole = work.full if work.family.startswith("block_sparse") else work.tiles
-        row = [
-            heads * whole,
-            heads * work.partial,
-            heads * work.rows,
-            heads * work.grid,
-            heads * work.tokens * (work.calls - 1),
-            heads * work.merged,
+def _grouped(paths: Iterable[str]) -> dict[str, list[int]]:
+    """The indices of equal paths."""
+    found: dict[str, list[int]] = {}
+    for index, path in enumerate(paths):
+        found.setdefault(path, []).append(index)
+    return found
+
+
+def _features(calls: Sequence[Call]) -> _Floats:
+    """The features that a sum combines: [calls, features]. Tiles of all heads come first, or of one head for rows."""
+    numbers = (
+        (
+            # A partly visible tile costs a tile and the masking. A block-sparse kernel need not compute it.
+            work.full if work.family.startswith("block_sparse") else work.tiles,
+            work.partial,
+            work.rows,
+            work.grid,
+            work.tokens * (work.calls - 1),
+            work.merged,
+            work.cells,
             work.longest,
             work.longest_column,
-            work.longest_column * heads / heads_kv,
             work.calls - 1,
-            1.0,
-        ]
-        rows.append([*row, heads * work.cells] if cells else row)
-    return np.array(rows, np.float64)
+            heads,
+            heads / heads_kv,
+        )
+        for work, heads, heads_kv in calls
+    )
+    *of_heads, cell, longest, column, further, heads, group = np.array(list(numbers), np.float64).T
+    columns = [heads * each for each in of_heads] + [longest, column, column * group, further, np.ones(len(calls))]
+    return np.stack([*columns, heads * cell], axis=1)
 
 
 def _places(calls: Sequence[Call]) -> _Floats:
     """The positions of calls. Two calls at a distance of 1 are off by factors that have little in common."""
-    rows = []
-    for work, heads, heads_kv in calls:
-        tiles, lines = max(work.tiles, 1e-3), max(work.rows, 1.0)
-        mean = tiles / lines
-        rows.append(
-            (
-                math.log2(tiles * heads) / 4,
-                math.log2(mean) / 3,
-                2 * work.partial / tiles,
-                math.log2(max(work.longest * work.calls / mean, 1e-3)) / 2,
-                math.log2(max(work.longest_column * work.calls / mean, 1e-3)) / 2,
-                math.log2(lines * heads) / 4,
-                work.calls / 1.5,
-                math.log2(heads / heads_kv) / 3,
-            )
-        )
-    return np.array(rows, np.float64)
+    numbers = (
+        (work.tiles, work.rows, work.partial, work.longest, work.longest_column, work.calls, heads, heads_kv)
+        for work, heads, heads_kv in calls
+    )
+    tiles, lines, partial, longest, column, count, heads, heads_kv = np.array(list(numbers), np.float64).T
+    tiles, lines = np.maximum(tiles, 1e-3), np.maximum(lines, 1.0)
+    mean = tiles / lines
+    columns = (
+        np.log2(tiles * heads) / 4,
+        np.log2(mean) / 3,
+        2 * partial / tiles,
+        np.log2(np.maximum(longest * count / mean, 1e-3)) / 2,
+        np.log2(np.maximum(column * count / mean, 1e-3)) / 2,
+        np.log2(lines * heads) / 4,
+        count / 1.5,
+        np.log2(heads / heads_kv) / 3,
+    )
+    return np.stack(columns, axis=1)
 
 
 def robust(matrix: _Floats, wanted: _Floats, noise: float) -> _Floats:

@@ -25,7 +25,7 @@ _FULL, _CAUSAL = Window(None, None), Window(None, 0)
 def merged_layers(mask: SliceMask) -> int:
     """The number of layers of a mask of one head whose results have to be merged."""
     layers = mask.layers
-    if rectangles(mask, len(layers)):
+    if len(layers) == 1 or rectangles(mask, len(layers)):
         return 0
     bounds = np.unique(np.concatenate([layer.cu_seqlens_q for layer in layers]).astype(np.int64))
     keys = np.stack([_keys(layer, bounds) for layer in layers])

@@ -28,7 +28,7 @@ from longca_advice.stand_ins import answered_by
 from longca_advice.ways import Way
 from longca_advice.weighed import Weighed
 
-__all__ = ["place", "predicted"]
+__all__ = ["as_ways", "place", "predicted"]
 
 
 def place(
@@ -93,13 +93,23 @@ def predicted(
     Raises:
         RequestError: The evidence cannot be read.
     """
-    if not layouts:
-        return []
+    ways = as_ways(registry, problem, layouts, capacity, measured)
+    return quickest(ways[0].asked, ways, kernel) if ways else []
+
+
+def as_ways(
+    registry: Registry,
+    problem: Problem,
+    layouts: Sequence[Layout],
+    capacity: Capacity | None = None,
+    measured: Device | None = None,
+) -> list[Way]:
+    """The layouts of a problem as ways to share it. The arguments and errors are those of `predicted`."""
     training, known = problem.direction == "backward", sources()
     asked = Asked(problem, training, registry, known.costs, capacity, tuple(registry.kernels), anywhere=False)
     asked = answered_by(asked, measured)
-    links = known.links(evidence_name(measured or problem.device), layouts[0].world_size)
-    return quickest(asked, [Way(asked, links, layout) for layout in layouts], kernel)
+    links = known.links(evidence_name(measured or problem.device), layouts[0].world_size) if layouts else None
+    return [Way(asked, links, layout) for layout in layouts if links is not None]
 
 
 def _best(

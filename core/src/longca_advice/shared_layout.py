@@ -27,8 +27,10 @@ from longca_advice.auto_kernel import capacity_of, choose
 from longca_advice.auto_layout import AUTO, FIRST, Arrangement, placements_of
 from longca_advice.meshes import mesh_text
 from longca_advice.nominal import nominal_cost
-from longca_advice.placing import predicted
+from longca_advice.placing import as_ways
+from longca_advice.sharing import quickest
 from longca_advice.stand_ins import stand_ins
+from longca_advice.ways import Way
 from longca_advice.weighed import Weighed
 
 __all__ = ["WeighedProblems", "arrange_shared", "check_weighed", "shared_layouts"]
@@ -192,21 +194,20 @@ def _predicted(
         measured: The GPU whose evidence answers, or None for the problems' own device.
     """
     named = None if kernel == AUTO else kernel
-
-    def best(index: int, layouts: Sequence[Layout]) -> list[Weighed]:
-        problem = weighed[index][0]
-        return predicted(registry, problem, layouts, named, capacity_of(problem), measured)
-
+    ways: list[list[Way]] = []
     weighed_exactly: dict[tuple[int, int], Weighed] = {}
-    for index in range(len(weighed)):
-        place = {id(layouts[index]): number for number, layouts in enumerate(candidates)}
-        for one in best(index, [each[index] for each in candidates]):
-            weighed_exactly.setdefault((place[id(one.way.layout)], index), one)
+    for index, (problem, _) in enumerate(weighed):
+        layouts = [each[index] for each in candidates]
+        ways.append(as_ways(registry, problem, layouts, capacity_of(problem), measured))
+        place = {way: number for number, way in enumerate(ways[index])}
+        for one in quickest(ways[index][0].asked, ways[index], named) if layouts else ():
+            weighed_exactly.setdefault((place[one.way], index), one)
     found: list[tuple[bool, float, _Layouts, list[Weighed]]] = []
     for number in sorted({number for number, _ in weighed_exactly}):
         firsts = [
-            weighed_exactly.get((number, index)) or next(iter(best(index, [layout])), None)
-            for index, layout in enumerate(candidates[number])
+            weighed_exactly.get((number, index))
+            or next(iter(quickest(each[number].asked, [each[number]], named)), None)
+            for index, each in enumerate(ways)
         ]
         ones = [one for one in firsts if one is not None]
         if len(ones) == len(firsts):
@@ -214,13 +215,13 @@ def _predicted(
             found.append((not all(one.fits for one in ones), float(f"{seconds:.6g}"), candidates[number], ones))
     if not found:
         return None
-    _, _, layouts, ones = min(found, key=lambda each: each[:2])
+    _, _, chosen, ones = min(found, key=lambda each: each[:2])
     times = ", ".join(
         f"{one.kernel} takes {interval(one.seconds, *one.interval)} of {one.way.asked.problem.mask.label}"
         for one in ones
     )
     said = f"the least predicted sum: {times}", ones[0].way.asked.stand_in
-    return _arrangement(layouts, [one.kernel for one in ones], weighed, ". ".join(filter(None, said)))
+    return _arrangement(chosen, [one.kernel for one in ones], weighed, ". ".join(filter(None, said)))
 
 
 def _in_order(

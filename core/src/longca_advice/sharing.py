@@ -1,19 +1,21 @@
 """Sharing: the way to share a problem among ranks that is predicted to be fastest, and its kernels.
 
 A first estimate weighs all ways by the tiles of the whole mask. The ways that look about as fast as the fastest are
-then weighed exactly, from the cut of each step, if the kernels take every step. Ranks are on one host.
+then weighed exactly, from the cut of each step, if the kernels take every step. So most ways are never cut, and no
+kernel is asked whether it takes their steps. Ranks are on one host.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heappop, heappush
 from itertools import islice, product
 
 from longca.errors import UnsupportedError
 from longca.manifests.mixes import is_mix, kernels_of
 from longca.manifests.pairs import split
 from longca_advice.asked import Asked
-from longca_advice.ways import Role, Way, of_role
+from longca_advice.ways import Role, Way, predict_together
 from longca_advice.weighed import Weighed
 from longca_advice.weighing import mix_for, roles_of, weigh
 
@@ -46,22 +48,18 @@ def quickest(asked: Asked, ways: Sequence[Way], kernel: str | None = None) -> li
     wanted = _known(asked, kernel)
     if not wanted:
         return []
-    rough = [
-        one
-        for way in ways
-        for names in ([wanted] if kernel is not None else _promising(way, wanted))
-        if (one := _weighed(way, names, exactly=False)) is not None
-    ]
+    predict_together(ways)
+    if kernel is None:
+        weighed = [*_exactly(ways, wanted, lambda way: _promising(way, wanted))]
+        limit = _ALIKE * min((one.seconds for one in weighed), default=float("inf"))
+        weighed += _exactly(ways, wanted, lambda way: _mixes(way, wanted), limit)
+        known = [way for way in ways if any(way.measured(direction) for direction in asked.directions)]
+        weighed += _exactly(known, wanted, lambda way: _measured_names(way, wanted), limit)
+    else:
+        weighed = [*_exactly(ways, (), lambda way: [wanted])]
+    unlike = {(one.way, one.kernels): one for one in weighed}.values()
     # The first of several equally fast ways is taken.
     place = {way: index for index, way in enumerate(ways)}
-    rough.sort(key=lambda one: one.seconds)
-    weighed = [*_exactly([one for one in rough if kernel is not None or not is_mix(one.kernel)])]
-    if kernel is None:
-        least = min((one.seconds for one in weighed), default=float("inf"))
-        near = [one for one in rough if one.seconds <= _ALIKE * least]
-        weighed += _exactly([one for one in near if is_mix(one.kernel)])
-        weighed += _exactly([one for one in near if any(one.measured)])
-    unlike = {(one.way, one.kernels): one for one in weighed}.values()
     found = sorted(unlike, key=lambda one: (float(f"{one.ranked:.6g}"), place[one.way]))
     first = next((one for one in found if one.fits), next(iter(found), None))
     return [] if first is None else [first, *(one for one in found if one is not first)]
@@ -82,19 +80,68 @@ def _known(asked: Asked, kernel: str | None) -> tuple[str, ...]:
     )
 
 
-def _exactly(rough: Sequence[Weighed]) -> Iterator[Weighed]:
-    """The valid kernels of the ways that look quickest, weighed exactly."""
-    limit, cut = float("inf"), set[Way]()
-    for one in rough:
-        if one.seconds > limit:
-            return
-        if len(cut) >= _WAYS and one.way not in cut and one.way.strategy in {way.strategy for way in cut}:
+def _exactly(
+    ways: Sequence[Way],
+    kernels: Sequence[str],
+    names_of: Callable[[Way], Sequence[tuple[str, ...]]],
+    limit: float = float("inf"),
+) -> Iterator[Weighed]:
+    """The valid kernels of the ways that look quickest, weighed exactly.
+
+    Whether kernels take the steps of a way is asked once the way's least time by any kernels is the least of all times.
+
+    Args:
+        ways: The ways.
+        kernels: All kernels that a way may have, for its least time. Empty to look at every way.
+        names_of: The kernels of each direction that are likely to be fastest for a way.
+        limit: The time from which on ways are not weighed.
+    """
+    cut = set[Way]()
+    heap: list[tuple[float, int, int, Way | Weighed]] = []
+    for place, way in enumerate(ways):
+        if (least := _least(way, kernels)) is not None:
+            heappush(heap, (least, place, -1, way))
+    while heap and heap[0][0] <= limit:
+        _, place, _, one = heappop(heap)
+        way = one if isinstance(one, Way) else one.way
+        if len(cut) >= _WAYS and way not in cut and way.strategy in {other.strategy for other in cut}:
             continue
-        valid = all(_takes(one.way, *each) for each in zip(one.kernels, roles_of(one.kernels), strict=True))
-        if valid and (found := _weighed(one.way, one.kernels)) is not None:
+        if isinstance(one, Way):
+            for turn, names in enumerate(names_of(way)):
+                if (rough := _weighed(way, names, exactly=False)) is not None:
+                    heappush(heap, (rough.seconds, place, turn, rough))
+            continue
+        # The exact time of a mix is known only if its kernels take every step.
+        valid = (way.cuts_all and is_mix(one.kernel)) or all(
+            _takes(way, *each) for each in zip(one.kernels, roles_of(one.kernels), strict=True)
+        )
+        if valid and (found := _weighed(way, one.kernels)) is not None:
             limit = min(limit, _ALIKE * one.seconds)
-            cut.add(one.way)
+            cut.add(way)
             yield found
+
+
+def _least(way: Way, kernels: Sequence[str]) -> float | None:
+    """A bound of the time of a way from below, whichever of some kernels compute its steps. None without a time."""
+    try:
+        each = [way.least(kernels, direction) for direction in way.asked.directions] if kernels else [0.0]
+    except UnsupportedError:
+        return None
+    known = [seconds for seconds in each if seconds is not None]
+    return sum(known) if len(known) == len(each) else None
+
+
+def _mixes(way: Way, kernels: Sequence[str]) -> list[tuple[str, ...]]:
+    """The fastest kernels of each direction as a mix, if pairs may be compared."""
+    mix = mix_for(way, kernels) if way.asked.has_own_capability else None
+    return [] if mix is None else [(mix,) * len(way.asked.directions)]
+
+
+def _measured_names(way: Way, kernels: Sequence[str]) -> list[tuple[str, ...]]:
+    """The promising kernels of a way by which one direction of this very call was measured."""
+    each = [way.measured(direction) for direction in way.asked.directions]
+    names = [*_promising(way, kernels), *_mixes(way, kernels)]
+    return [one for one in names if any(kernel in known for kernel, known in zip(one, each, strict=True))]
 
 
 def _promising(way: Way, kernels: Sequence[str]) -> list[tuple[str, ...]]:
@@ -103,17 +150,15 @@ def _promising(way: Way, kernels: Sequence[str]) -> list[tuple[str, ...]]:
     if not way.asked.has_own_capability:
         alone: Role = "both" if len(directions) > 1 else "forward"
         return [(name,) * len(directions) for name in _first(way, kernels, alone, directions)]
-    mix = mix_for(way, kernels)
-    mixes = [] if mix is None else [(mix,) * len(directions)]
     if len(directions) == 1:
         names = dict.fromkeys([*_first(way, kernels, "forward", directions), *_measured(way, kernels, "forward")])
-        return [*((name,) for name in names), *mixes]
+        return [(name,) for name in names]
     measured = [_measured(way, kernels, direction) for direction in directions]
     before = [*_first(way, kernels, "forward", ("forward",)), *measured[0]]
     after = [*_first(way, kernels, "backward", ("backward",)), *measured[1]]
     singles = [(name, name) for name in (*_first(way, kernels, "both", directions), *measured[0], *measured[1])]
     pairs = [pair for pair in product(before, after) if pair[0] != pair[1]]
-    return list(dict.fromkeys([*singles, *pairs, *mixes]))
+    return list(dict.fromkeys([*singles, *pairs]))
 
 
 def _measured(way: Way, kernels: Sequence[str], direction: str) -> list[str]:
@@ -134,7 +179,7 @@ def _first(way: Way, kernels: Sequence[str], role: Role, directions: Sequence[st
 
 def _takes(way: Way, kernel: str, role: Role) -> bool:
     """Whether a kernel takes every step in a role."""
-    return way.asked.resolve(kernel, of_role(way.asked.problem, role), way.layout).valid
+    return way.asked.resolve(kernel, way.whole(role), way.layout).valid
 
 
 def _weighed(way: Way, kernels: Sequence[str], exactly: bool = True) -> Weighed | None:

@@ -18,11 +18,11 @@ from longca.masks import BlockSparseMask, Form, Mask, SliceMask
 from longca.masks.block_parts import part_areas
 from longca.plan_cache import PlanCache
 from longca_advice.costs import CostModel, Key
-from longca_advice.fit import Call
+from longca_advice.fit import Call, Calls
 from longca_advice.pair_sums import Owned, pair_sums, tiles_before
 from longca_advice.work import TILE, Work, work_of
 
-__all__ = ["PairTiles", "Pairs", "pair_tiles", "pairs_of", "seconds_of"]
+__all__ = ["PairTiles", "Pairs", "StepCalls", "pair_tiles", "pairs_of"]
 
 _Floats = NDArray[np.float64]
 _Ints = NDArray[np.int64]
@@ -83,15 +83,26 @@ class PairTiles:
     works: tuple[Work | None, ...]
     which: _Ints
     _seconds: dict[tuple[CostModel, Key, str, tuple[int, int]], _Floats | None] = field(default_factory=dict)
+    _calls: dict[tuple[str, tuple[int, int]], StepCalls] = field(default_factory=dict)
 
     @property
     def largest(self) -> int:
         """The pair with most tiles."""
         return int(np.array([work.tiles if work else 0.0 for work in self.works])[self.which].argmax())
 
-    def on(self, path: str) -> list[Work | None]:
-        """The works, on a path where they are not of a full mask."""
-        return [work and (work if work.path else replace(work, path=path)) for work in self.works]
+    def on(self, path: str, heads: tuple[int, int]) -> StepCalls:
+        """The calls of the works, on a path where they are not of a full mask."""
+        if (about := (path, heads)) not in self._calls:
+            self._calls[about] = self._on(path, heads)
+        return self._calls[about]
+
+    def _on(self, path: str, heads: tuple[int, int]) -> StepCalls:
+        if not path or path.startswith(Form.DENSE):
+            return StepCalls.of(
+                [work and (work if work.path else replace(work, path=path)) for work in self.works], heads
+            )
+        base = self.on("", heads)
+        return replace(base, families=tuple((mine, calls.on(path)) for mine, calls in base.families))
 
     def seconds(self, costs: CostModel, key: Key, path: str, heads: tuple[int, int]) -> _Floats | None:
         """The predicted seconds of each pair: [pairs]. None without evidence. The result is cached.
@@ -104,31 +115,57 @@ class PairTiles:
         """
         asked = (costs, key, path, heads)
         if asked not in self._seconds:
-            self._seconds[asked] = seconds_of(costs, key, self.on(path), heads)
+            self._seconds[asked] = self.on(path, heads).seconds(costs, key)
         found = self._seconds[asked]
         return None if found is None else found[self.which]
 
 
-def seconds_of(costs: CostModel, key: Key, works: Sequence[Work | None], heads: tuple[int, int]) -> _Floats | None:
-    """The predicted seconds of some works, 0 for a missing work: [works]. None without evidence.
+def joined(tables: Sequence[PairTiles]) -> list[PairTiles]:
+    """Equal tables, whose works are predicted together: many take hardly longer than a few."""
+    unlike = {id(table): table for table in tables}
+    starts = np.cumsum([0, *(len(table.works) for table in unlike.values())]).tolist()
+    start = dict(zip(unlike, starts, strict=False))
+    whole = PairTiles(tuple(work for table in unlike.values() for work in table.works), np.zeros(0, np.int64))
+    return [replace(whole, which=table.which + start[id(table)]) for table in tables]
 
-    Args:
-        costs: The cost model.
-        key: The key of the kernel's calls.
-        works: The works, of one head.
-        heads: Query heads and KV heads.
+
+@dataclass(frozen=True, eq=False)
+class StepCalls:
+    """The kernel calls of some steps.
+
+    Attributes:
+        count: The number of steps.
+        families: The calls of each family, and the indices of their steps. Steps without work have no call.
     """
-    found = np.zeros(len(works))
-    families: dict[str, list[tuple[int, Call]]] = {}
-    for index, work in enumerate(works):
-        if work is not None:
-            families.setdefault(work.family, []).append((index, Call(work, *heads)))
-    for members in families.values():
-        predicted = costs.predictions(key, [call for _, call in members])
-        if predicted is None:
-            return None
-        found[[index for index, _ in members]] = [one.seconds for one in predicted]
-    return found
+
+    count: int
+    families: tuple[tuple[list[int], Calls], ...]
+
+    @classmethod
+    def of(cls, works: Sequence[Work | None], heads: tuple[int, int]) -> StepCalls:
+        """The calls of some works of one head, with so many query heads and KV heads."""
+        families: dict[str, list[int]] = {}
+        for index, work in enumerate(works):
+            if work is not None:
+                families.setdefault(work.family, []).append(index)
+        calls = [work and Call(work, *heads) for work in works]
+        each = ((mine, Calls(call for index in mine if (call := calls[index]))) for mine in families.values())
+        return cls(len(works), tuple(each))
+
+    def seconds(self, costs: CostModel, key: Key) -> _Floats | None:
+        """The predicted seconds of each step, 0 without a call: [steps]. None without evidence.
+
+        Args:
+            costs: The cost model.
+            key: The key of the kernel's calls.
+        """
+        found = np.zeros(self.count)
+        for mine, calls in self.families:
+            predicted = costs.seconds(key, calls)
+            if predicted is None:
+                return None
+            found[mine] = predicted
+        return found
 
 
 #: The latest tables, of strategies that place tokens alike.

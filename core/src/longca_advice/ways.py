@@ -4,27 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from longca.manifests import Direction, Layout, Problem, Transport, Verdict
+from longca.manifests import Direction, KernelManifest, Layout, Offer, Problem, Transport, Verdict
 from longca.manifests.pairs import halves
+from longca.manifests.step_stacks import StepStack, cut_steps
 from longca.manifests.steps import Steps
 from longca.masks import BlockSparseMask, Form, SliceMask
 from longca_advice.asked import Asked
 from longca_advice.calls import StrategyCall, schedule_of
+from longca_advice.costs import Estimate
 from longca_advice.evidence import SharedCall
+from longca_advice.fit import Call
 from longca_advice.meshes import mesh_text
 from longca_advice.network import Topology
 from longca_advice.sources import Links
-from longca_advice.step_works import Pairs, PairTiles, pair_tiles, pairs_of, seconds_of
+from longca_advice.step_works import Pairs, PairTiles, StepCalls, joined, pair_tiles, pairs_of
 from longca_advice.timeline import Timeline
-from longca_advice.work import Work, work_of
+from longca_advice.work import work_of, works_of
 
-__all__ = ["Role", "Way", "of_role"]
+__all__ = ["Role", "Way", "of_role", "predict_together"]
 
 _Floats = NDArray[np.float64]
 
@@ -61,6 +64,12 @@ class Way:
     transport: Transport = Transport.AUTO
     _calls: dict[str, StrategyCall | None] = field(default_factory=dict)
     _timelines: dict[tuple[str, str, Role | None], Timeline | None] = field(default_factory=dict)
+    _whole: dict[Role, Problem] = field(default_factory=dict)
+    _rough: dict[tuple[str, str], _Floats | None] = field(default_factory=dict)
+    _calls_in: dict[tuple[Form | None, ...], StepCalls] = field(default_factory=dict)
+    _exact: dict[tuple[str, Role, str], _Floats | None] = field(default_factory=dict)
+    _estimates: dict[tuple[str, Role, str], Estimate | None] = field(default_factory=dict)
+    _least: dict[tuple[tuple[str, ...], str], float | None] = field(default_factory=dict)
 
     @property
     def strategy(self) -> str:
@@ -91,6 +100,12 @@ class Way:
     def pairs(self) -> Pairs:
         """The queries and keys that meet."""
         return pairs_of(self.layout)
+
+    def whole(self, role: Role) -> Problem:
+        """The problem of all ranks for a kernel in a role."""
+        if role not in self._whole:
+            self._whole[role] = of_role(self.asked.problem, role)
+        return self._whole[role]
 
     @property
     def _has_blocks(self) -> bool:
@@ -169,6 +184,21 @@ class Way:
             return None
         return call.takes(self.pairs.seconds(seconds), self.links.network, self.links.rates)
 
+    def least(self, kernels: Sequence[str], direction: str) -> float | None:
+        """A bound of a direction's time from below, whichever of some kernels compute the steps.
+
+        It counts each pair by its fastest kernel, or is the least measured time. None without evidence or a schedule.
+
+        Raises:
+            UnsupportedError: The time of a collective is unknown.
+        """
+        if (key := (tuple(kernels), direction)) not in self._least:
+            known = [taken for kernel in kernels if (taken := self.rough(kernel, direction)) is not None]
+            timeline = self.takes(direction, np.min(known, axis=0)) if known else None
+            least = None if timeline is None else min([timeline.seconds, *self.measured(direction).values()])
+            self._least[key] = least
+        return self._least[key]
+
     def slowest(self, kernel: str, direction: str) -> float | None:
         """The seconds that the slowest rank computes by the tiles of the whole mask, or None without evidence."""
         taken = self.rough(kernel, direction)
@@ -179,6 +209,11 @@ class Way:
 
         A block-sparse mask is cut instead if there are few pairs. Its cuts are quick, and kernels differ by block.
         """
+        if (key := (kernel, direction)) not in self._rough:
+            self._rough[key] = self._find_rough(kernel, direction)
+        return self._rough[key]
+
+    def _find_rough(self, kernel: str, direction: str) -> _Floats | None:
         if self._has_blocks and self.cuts_all and len(self.pairs.parts) > 1:
             found = self.exact(kernel, "forward" if direction == Direction.FORWARD else "backward", direction)
             return None if found is None or np.isinf(found).any() else found
@@ -186,8 +221,13 @@ class Way:
         if form is None:
             return None
         if len(self.pairs.parts) == 1 and self.steps[0] is not None:
-            return self._seconds(kernel, direction, [work_of(self.steps[0].concrete_mask, form)])
+            return self._calls_of((form,)).seconds(self.asked.costs, self.asked.key(kernel, direction))
         return self._tiles.seconds(self.asked.costs, self.asked.key(kernel, direction), str(form), self.pairs.heads)
+
+    def may_take(self, kernel: str, direction: str) -> bool:
+        """Whether a kernel has a direction in a form that cuts of such a mask may have."""
+        forms = _forms_in(self.asked.registry.manifest(kernel), direction)
+        return bool(forms if self._has_blocks else forms - {Form.BLOCK_SPARSE})
 
     def exact(self, kernel: str, role: Role, direction: str) -> _Floats | None:
         """The seconds of each pair by its cut of the mask, or None without evidence.
@@ -201,23 +241,55 @@ class Way:
         """
         if not self.cuts_all:
             return self.rough(kernel, direction)
-        steps = self._roles[role]
-        offers = [None if step is None else self.asked.resolve(kernel, step).offer for step in steps]
-        each = list(zip(steps, offers, strict=True))
-        works = [work_of(step.concrete_mask, offer.form) if step and offer else None for step, offer in each]
-        seconds = self._seconds(kernel, direction, works)
-        refused = [step is not None and offer is None for step, offer in each]
-        return None if seconds is None else np.where(refused, np.inf, seconds)
+        if (key := (kernel, role, direction)) not in self._exact:
+            forms = tuple(offer.form if offer else None for offer in self._offers(kernel, role))
+            seconds = self._calls_of(forms).seconds(self.asked.costs, self.asked.key(kernel, direction))
+            refused = [step is not None and form is None for step, form in zip(self.steps, forms, strict=True)]
+            self._exact[key] = None if seconds is None else np.where(refused, np.inf, seconds)
+        return self._exact[key]
+
+    def _calls_of(self, forms: tuple[Form | None, ...]) -> StepCalls:
+        """The calls of kernels that take each pair in a form. Kernels share them."""
+        if forms not in self._calls_in:
+            each = list(zip(self.steps, forms, strict=True))
+            made = iter(works_of([(step.concrete_mask, form) for step, form in each if step and form]))
+            works = [next(made) if step and form else None for step, form in each]
+            self._calls_in[forms] = StepCalls.of(works, self.pairs.heads)
+        return self._calls_in[forms]
+
+    def _offers(self, kernel: str, role: Role) -> list[Offer | None]:
+        """The offer by which a kernel takes each pair in a role, or None."""
+        if self._stack is not None:
+            return self.asked.offers(kernel, self.whole(role), self._stack)
+        return [None if step is None else self.asked.resolve(kernel, step).offer for step in self._roles[role]]
 
     def refusal(self, kernel: str, role: Role) -> Verdict | None:
         """The verdict against a kernel that does not take every step in a role, or None if it takes every step."""
         if not self.cuts_all:
-            verdict = self.asked.resolve(kernel, of_role(self.asked.problem, role), self._checked_layout)
+            verdict = self.asked.resolve(kernel, self.whole(role), self._checked_layout)
             return None if verdict else verdict
         for step in self._roles[role]:
             if step is not None and not (verdict := self.asked.resolve(kernel, step)):
                 return verdict
         return None
+
+    def estimate(self, kernel: str, role: Role, direction: str) -> Estimate | None:
+        """The estimate of a kernel's largest step, or None without evidence or if all steps are empty."""
+        if (key := (kernel, role, direction)) not in self._estimates:
+            self._estimates[key] = self._find_estimate(kernel, role, direction)
+        return self._estimates[key]
+
+    def _find_estimate(self, kernel: str, role: Role, direction: str) -> Estimate | None:
+        if self.largest is None:
+            return None
+        offer = self.asked.resolve(kernel, of_role(self.largest, role)).offer
+        work = work_of(self.largest.concrete_mask, offer.form if offer else Form.ROW_INTERVALS)
+        return self.asked.costs.estimate(self.asked.key(kernel, direction), Call(work, *self.pairs.heads))
+
+    @cached_property
+    def largest(self) -> Problem | None:
+        """The problem of the step with most visible pairs, or None if all steps are empty."""
+        return max((step for step in self.steps if step is not None), key=lambda step: step.area, default=None)
 
     @property
     def checked(self) -> str:
@@ -258,6 +330,9 @@ class Way:
     @cached_property
     def steps(self) -> list[Problem | None]:
         """The problem of each pair, or None for an empty pair. In a large layout, the problem of the largest pair."""
+        if (stack := self._stack) is not None:
+            shown = stack.shows.tolist()
+            return [stack.problem(self.asked.problem, index) if shows else None for index, shows in enumerate(shown)]
         parts, (heads_q, heads_kv) = self.layout.table.parts, self.pairs.heads
         rows = self.pairs.parts if self.cuts_all else self.pairs.parts[[self._tiles.largest]]
         whole = self.asked.problem
@@ -271,6 +346,18 @@ class Way:
         return [None if step.concrete_mask.is_empty else replace(step, composed=composed) for step in steps]
 
     @cached_property
+    def _stack(self) -> StepStack | None:
+        """The cuts of all pairs, made together. None for a mask of blocks, a single pair, or too many pairs."""
+        mask, pairs = self.asked.problem.mask, self.pairs
+        if not isinstance(mask, SliceMask) or not 1 < len(pairs.parts) <= _CUT:
+            return None
+        steps, every = self.layout.table, np.arange(len(pairs.parts) + 1)
+        table = np.column_stack([pairs.parts, np.zeros_like(every[1:])])
+        cut = Steps(steps.parts, steps.heads[:1], table, every[[0, -1]])
+        composed = pairs.index.shape[1] > 1
+        return replace(next(cut_steps(mask, cut, composed)), ranks=every[:-1], bounds=every)
+
+    @cached_property
     def _roles(self) -> dict[Role, list[Problem | None]]:
         """The problems of the steps for a kernel in each role."""
         roles: tuple[Role, ...] = ("forward", "backward", "both")
@@ -281,8 +368,7 @@ class Way:
         if len(self.pairs.parts) == 1 and self.steps[0] is not None:
             verdict = self.asked.resolve(kernel, self.steps[0].in_direction(Direction.FORWARD))
             return verdict.offer.form if verdict.offer else None
-        offers = self.asked.registry.manifest(kernel).offers
-        forms = {offer.form for offer in offers if direction in offer.directions}
+        forms = _forms_in(self.asked.registry.manifest(kernel), direction)
         if self._has_blocks:
             return Form.BLOCK_SPARSE if Form.BLOCK_SPARSE in forms else None
         return next((form for form in _GENERAL if form in forms), None)
@@ -291,8 +377,18 @@ class Way:
     def _tiles(self) -> PairTiles:
         return pair_tiles(self.asked.problem.concrete_mask, self.layout, self.pairs)
 
-    def _seconds(self, kernel: str, direction: str, works: Sequence[Work | None]) -> _Floats | None:
-        return seconds_of(self.asked.costs, self.asked.key(kernel, direction), works, self.pairs.heads)
+
+def predict_together(ways: Sequence[Way]) -> None:
+    """Lets the rough seconds of several ways be predicted together."""
+    tiled = [way for way in ways if len(way.pairs.parts) > 1 and not (way._has_blocks and way.cuts_all)]
+    for way, tiles in zip(tiled, joined([way._tiles for way in tiled]), strict=True):
+        vars(way)["_tiles"] = tiles
+
+
+@lru_cache(maxsize=256)
+def _forms_in(manifest: KernelManifest, direction: str) -> frozenset[Form]:
+    """The forms in which a kernel has a direction."""
+    return frozenset(offer.form for offer in manifest.offers if direction in offer.directions)
 
 
 def of_role(step: Problem, role: Role) -> Problem:

@@ -8,16 +8,13 @@ from functools import cached_property
 
 from longca.manifests.mixes import is_mix
 from longca.manifests.pairs import join, split
-from longca.masks import Form
 from longca_advice.choices import Choice, Proof
 from longca_advice.costs import Estimate
-from longca_advice.fit import Call
 from longca_advice.kernels import PAIR, proof_of
 from longca_advice.memory import RankMemory
 from longca_advice.mixes import taken
 from longca_advice.timeline import Timeline
 from longca_advice.ways import Role, Way, of_role
-from longca_advice.work import work_of
 
 __all__ = ["Weighed", "across", "span"]
 
@@ -167,19 +164,13 @@ class Weighed:
     @cached_property
     def _estimates(self) -> list[Estimate]:
         """The estimates of the kernels, each in its direction, by the largest step."""
-        way = self.way
-        largest = max((step for step in way.steps if step is not None), key=lambda step: step.area, default=None)
-        found, kernels = [], self.kernels
-        if largest is not None and is_mix(self.kernel):
-            asked = of_role(largest, "both" if way.asked.training else "forward")
+        way, kernels = self.way, self.kernels
+        if way.largest is not None and is_mix(self.kernel):
+            asked = of_role(way.largest, "both" if way.asked.training else "forward")
             one = taken(way.asked.registry, self.kernel, asked, way.asked.costs, way.asked.anywhere)
             kernels = split(one) or (one, one)
-        for kernel, direction, role in zip(kernels, way.asked.directions, _HALVES, strict=False):
-            if largest is not None:
-                offer = way.asked.resolve(kernel, of_role(largest, role)).offer
-                work = work_of(largest.concrete_mask, offer.form if offer else Form.ROW_INTERVALS)
-                found.append(way.asked.costs.estimate(way.asked.key(kernel, direction), Call(work, *way.pairs.heads)))
-        return [estimate for estimate in found if estimate is not None]
+        each = zip(kernels, _HALVES, way.asked.directions, strict=False)
+        return [estimate for one in each if (estimate := way.estimate(*one)) is not None]
 
     @property
     def _call_text(self) -> str:

@@ -44,7 +44,8 @@ def mix_for(way: Way, kernels: Sequence[str]) -> str | None:
         seconds = {name: way.slowest(name, direction) for name in known}
         general = sorted((each, name) for name, each in seconds.items() if each is not None)
         # A kernel of few forms is not known roughly, and may be the fastest on the steps that it takes.
-        found |= {name for name, each in seconds.items() if each is None} | {name for _, name in general[:_KERNELS]}
+        few = {name for name, each in seconds.items() if each is None and way.may_take(name, direction)}
+        found |= few | {name for _, name in general[:_KERNELS]}
     return mix_of(name for name in kernels if name in found) if len(found) > 1 else None
 
 
@@ -96,9 +97,12 @@ def _weigh_mix(way: Way, kernels: Sequence[str], exactly: bool) -> Weighed | Non
 
 def _of_each(way: Way, kernels: Sequence[str], exactly: bool) -> dict[tuple[str, ...], NDArray[np.float64]]:
     """The seconds of each pair in each direction with a kernel for each direction: [directions, pairs]."""
-    seconds = cache(
-        lambda name, role, direction: way.exact(name, role, direction) if exactly else way.rough(name, direction)
-    )
+
+    @cache
+    def seconds(name: str, role: Role, direction: str) -> NDArray[np.float64] | None:
+        taken = way.exact(name, role, direction) if exactly else way.rough(name, direction)
+        return None if taken is None or np.isinf(taken).all() else taken
+
     found: dict[tuple[str, ...], NDArray[np.float64]] = {}
     for names in product(kernels, repeat=len(way.asked.directions)):
         each = [seconds(*one) for one in zip(names, roles_of(names), way.asked.directions, strict=True)]

@@ -6,19 +6,21 @@ each document from its own first token, so documents are counted on a grid where
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import astuple, dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from longca.masks import BlockSparseMask, Form, Mask, SliceMask
-from longca.masks.blocks import BlockRuns
 from longca.masks.forms import Varlen, Window
 from longca.masks.slices import UNBOUNDED, tighten
+from longca.masks.stack import MaskStack
 from longca.plan_cache import PlanCache
 from longca_advice.merging import merged_layers
 
-__all__ = ["TILE", "Work", "work_of"]
+__all__ = ["TILE", "Work", "work_of", "works_of"]
 
 #: Tokens along each side of a tile.
 TILE = 128
@@ -77,32 +79,49 @@ def work_of(mask: Mask, form: Form) -> Work:
         mask: The mask.
         form: The form of the offer that takes it.
     """
-    return _WORKS.get(mask, form, lambda: _work_of(form, mask))
+    return works_of([(mask, form)])[0]
 
 
-#: The latest works, by mask and form. The form of a work that forms share is None.
+def works_of(calls: Sequence[tuple[Mask, Form]]) -> list[Work]:
+    """The works of several calls, as of `work_of`. All masks of slices are tiled together."""
+    new: dict[tuple[Hashable, bool], Sequence[SliceMask]] = {}
+    for mask, form in calls:
+        about: tuple[Hashable, bool] = (mask.key, form in _DOCUMENTS)
+        if not (form in _UNTILED or mask.is_empty) and about not in new and _SUMS.find(*about) is None:
+            new[about] = list(map(_apart, mask.head(0).layers)) if about[1] else [mask.head(0)]
+    if new:
+        sums = MaskStack.of([part for parts in new.values() for part in parts]).tile_sums(TILE)
+        ends = np.cumsum([len(parts) for parts in new.values()])
+        for made, rows in zip(new, np.split(sums, ends[:-1]), strict=True):
+            _SUMS.get(*made, partial(np.asarray, rows))
+    return [_WORKS.get(mask, form, partial(_work_of, mask, form)) for mask, form in calls]
+
+
+#: The latest works, by mask and form.
 _WORKS: PlanCache[Work] = PlanCache(2048)
 
+#: The latest sums over tiles, by mask, and by whether its documents were moved apart: one row, or one for each layer.
+_SUMS: PlanCache[NDArray[np.float64]] = PlanCache(2048)
 
-def _work_of(form: Form, mask: Mask) -> Work:
-    if form is Form.DENSE or mask.is_empty:
+#: Forms whose kernels tile each document from its own first token, and forms whose works are no sums over tiles.
+_DOCUMENTS, _UNTILED = (Form.VARLEN, Form.LAYERS), (Form.DENSE, Form.BLOCK_SPARSE)
+
+
+def _work_of(mask: Mask, form: Form) -> Work:
+    if form == Form.DENSE or mask.is_empty:
         return _everything(mask)
-    if form is Form.BLOCK_SPARSE:
+    if form == Form.BLOCK_SPARSE:
         assert isinstance(mask, BlockSparseMask), "no other mask admits the form"
         return _of_blocks(mask)
-    single = mask.head(0)
-    if form in (Form.VARLEN, Form.LAYERS):
-        whole, *others = [_of_documents(varlen, form) for varlen in single.layers]
-        for layer in others:
-            whole = whole + layer
-        tokens = _tiles(mask.seqlen_q)
-        return replace(whole, tokens=tokens, cells=_cells(mask), merged=merged_layers(single) * tokens)
-    return replace(_of_intervals(single), path=_path(form, single.window if form is Form.WINDOW else None))
-
-
-def _of_intervals(mask: SliceMask) -> Work:
-    """The work that all forms share if they take a mask by its slices."""
-    return _WORKS.get(mask, None, lambda: _of_slices(mask, ""))
+    sums, single, tokens = _SUMS.find(mask, form in _DOCUMENTS), mask.head(0), _tiles(mask.seqlen_q)
+    assert sums is not None, "they were just made"
+    if form not in _DOCUMENTS:
+        path = _path(form, single.window if form is Form.WINDOW else None)
+        return _of_sums(path, sums[0], 0, tokens, _cells(mask))
+    whole, *others = [_of_documents(form, *layer) for layer in zip(single.layers, sums, strict=True)]
+    for layer in others:
+        whole = whole + layer
+    return replace(whole, tokens=tokens, cells=_cells(mask), merged=merged_layers(single) * tokens)
 
 
 def _everything(mask: Mask) -> Work:
@@ -132,18 +151,23 @@ def _of_blocks(mask: BlockSparseMask) -> Work:
     )
 
 
-def _of_documents(varlen: Varlen, form: Form) -> Work:
-    """One varlen call."""
-    queries, keys = (np.diff(bounds).astype(np.int64) for bounds in (varlen.cu_seqlens_q, varlen.cu_seqlens_k))
+def _of_documents(form: Form, varlen: Varlen, sums: NDArray[np.float64]) -> Work:
+    """One varlen call, without the tokens and cells of the whole mask."""
+    queries, keys = (np.diff(bounds) for bounds in (varlen.cu_seqlens_q, varlen.cu_seqlens_k))
     longest = _tiles(max(queries.max(initial=0), keys.max(initial=0)))
     path = str(form) if form is Form.LAYERS else _path(form, varlen.window)
-    work = _of_slices(_apart(queries, keys, varlen.window), path)
-    return replace(work, grid=float(len(queries) * longest))
+    return _of_sums(path, sums, len(queries) * longest)
 
 
-def _apart(queries: NDArray[np.int64], keys: NDArray[np.int64], window: Window) -> SliceMask:
-    """Documents moved apart, so that each begins at a tile."""
-    seen = (queries > 0) & (keys > 0)
+def _of_sums(path: str, sums: NDArray[np.float64], grid: float, tokens: float = 0.0, cells: float = 0.0) -> Work:
+    full, partial, rows, longest, longest_column = sums.tolist()
+    return Work(path, full, partial, rows, longest, longest_column, 1, grid, tokens, cells)
+
+
+def _apart(varlen: Varlen) -> SliceMask:
+    """The documents of a call, moved apart, so that each begins at a tile."""
+    queries, keys = (np.diff(bounds).astype(np.int64) for bounds in (varlen.cu_seqlens_q, varlen.cu_seqlens_k))
+    window, seen = varlen.window, (queries > 0) & (keys > 0)
     queries, keys = queries[seen], keys[seen]
     q_tiles, k_tiles = -(-queries // TILE) * TILE, -(-keys // TILE) * TILE
     q0, k0 = np.cumsum(q_tiles) - q_tiles, np.cumsum(k_tiles) - k_tiles
@@ -152,31 +176,6 @@ def _apart(queries: NDArray[np.int64], keys: NDArray[np.int64], window: Window) 
     hi = np.full_like(corner, UNBOUNDED) if window.right is None else corner + window.right
     slices = np.stack([q0, q0 + queries, k0, k0 + keys, lo, hi], axis=1)
     return SliceMask(tighten(slices), int(q_tiles.sum()), int(k_tiles.sum()))
-
-
-def _of_slices(mask: SliceMask, path: str) -> Work:
-    blocks = mask.blocks(TILE, TILE)
-    full, partial = (_by_row(blocks.by_query, kind) for kind in ("full", "partial"))
-    columns = sum(_by_row(blocks.by_key, kind) for kind in ("full", "partial"))
-    row = full + partial
-    return Work(
-        path=path,
-        full=float(full.sum()),
-        partial=float(partial.sum()),
-        rows=float(np.count_nonzero(row)),
-        longest=float(row.max(initial=0)),
-        longest_column=float(np.max(columns, initial=0)),
-        calls=1,
-        grid=0,
-        tokens=_tiles(mask.seqlen_q),
-        cells=_cells(mask),
-    )
-
-
-def _by_row(runs: BlockRuns, kind: str) -> NDArray[np.float64]:
-    """Tiles of each row of tiles."""
-    row, start, stop = getattr(runs, kind).T.astype(np.int64)
-    return np.bincount(row, weights=stop - start, minlength=runs.num_rows).astype(np.float64)
 
 
 def _path(form: Form, window: Window | None) -> str:

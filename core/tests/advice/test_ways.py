@@ -96,3 +96,9 @@ def test_steps_are_asked_in_the_direction_of_a_role(asked, role, direction):
     assert found.direction == ("backward" if role == "both" else role)
     assert found.concrete_mask == step.concrete_mask
     assert (found == of_role(step, "both")) == (role == "both")
+
+
+def test_the_least_time_of_one_kernel_is_its_time(asked):
+    for way in ways(asked(), 4)[0]:
+        assert way.least(("plain",), "forward") == way.timeline("plain", "forward").seconds
+        assert way.least((), "forward") is None

@@ -50,7 +50,14 @@ def stablelm():
     return transformers.StableLmForCausalLM(transformers.StableLmConfig(**COMMON, num_hidden_layers=2))
 
 
-MODELS = {"llama": llama, "mistral": mistral, "qwen": qwen, "gemma": gemma}
+def jetmoe():
+    """Experts of attention: layers repeat their KV heads for the experts of a token."""
+    sizes = {name: size for name, size in COMMON.items() if name != "num_attention_heads"}
+    config = transformers.JetMoeConfig(**sizes, num_hidden_layers=2, kv_channels=8, num_local_experts=4)
+    return transformers.JetMoeForCausalLM(config)
+
+
+MODELS = {"llama": llama, "mistral": mistral, "qwen": qwen, "gemma": gemma, "jetmoe": jetmoe}
 
 
 def make(name, dtype=torch.float64, **options):

@@ -151,6 +151,7 @@ CHECKS = {
         "check_label_smoothing_is_refused",
         "check_autocast",
         "check_checkpoints_recompute",
+        "check_layouts_are_for_the_dtype_that_layers_compute_in",
         "check_losses_of_20_steps",
         "check_prefetched_batches",
         "check_a_prefetched_mask_of_ones_own",

@@ -39,6 +39,8 @@ def check_bad_input():
     refused("under context_parallel already", lambda: context_parallel(model, mesh))
     refused("was not called yet", lambda: cp.shard(ids))
     refused("use_cache", lambda: model(input_ids=ids, use_cache=True))
+    for name in ("past_key_values", "cache"):  # by release
+        refused(f"gives {name}", lambda name=name: model(input_ids=ids, **{name: transformers.DynamicCache()}))
     refused("logits_to_keep", lambda: model(input_ids=ids, logits_to_keep=1))
     refused("the tensor pixel_values", lambda: model(input_ids=ids, pixel_values=torch.zeros(1)))
     refused("give input_ids or inputs_embeds", lambda: model(labels=ids))
@@ -148,6 +150,9 @@ def check_models_that_ranks_cannot_compute():
     cp = context_parallel(roberta, mesh, "ring_p2p")
     refused("counts positions from the number of its padding token", lambda: roberta(input_ids=tokens(1, 24) % 11))
     cp.remove()
+    if not OLD:
+        doge = transformers.DogeConfig(**sizes, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2)
+        refused("keep_window_size", lambda: context_parallel(transformers.DogeForCausalLM(doge), mesh))
     own = of()
     own.loss_function = lambda **_: None
     refused("a loss of its own", lambda: context_parallel(own, mesh))

@@ -10,13 +10,13 @@ import torch.distributed as dist
 from models import make, packed, tokens, transformers
 from sharded_steps import IGNORED, close, gradients, labels_of, line
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
 from longca import masks
 from longca.errors import RequestError, UnsupportedError
-from longca.integrations.transformers import context_parallel, using
+from longca.integrations.transformers import context_parallel, parallel_setup, using
 from longca_advice import shared_layout
 
 STEPS = 20
@@ -199,6 +199,29 @@ def check_fsdp2_on_another_dim():
         assert found.keys() == wanted.keys()
         for name, gradient in wanted.items():
             close(found[name], gradient, 1e-6, name)
+
+
+def check_layouts_are_for_the_dtype_that_layers_compute_in():
+    """Float32 weights under mixed precision of FSDP2, and under autocast within the model's forward."""
+    mesh, batch = line(2), packed(9, 6, 4)
+
+    def fsdp2(model):
+        for part in (*model.model.layers, model):
+            fully_shard(part, mesh=mesh, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+
+    def autocast(model):
+        model.forward = torch.autocast("cpu", torch.bfloat16)(model.forward)
+
+    for wrap in (fsdp2, autocast):
+        model = make("llama", torch.float32)
+        cp = context_parallel(model, mesh, "auto", averaged=True)
+        wrap(model)
+        with mock.patch.object(parallel_setup, "layout", wraps=parallel_setup.layout) as asked:
+            loss = model(**batch, labels=batch["input_ids"]).loss
+        assert [call.kwargs["dtype"] for call in asked.call_args_list] == [torch.bfloat16], wrap
+        loss.backward()
+        cp.remove()
+        batch = packed(9, 6, 5)
 
 
 def trainer_losses(folder, mesh=None, **options):

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from longca import masks
 from longca.errors import MaskError
 from longca.manifests import Device, Layout, Offer, Problem, Reason, Step, Verdict, resolve_manifest
-from longca.manifests.resolve import resolve_steps
+from longca.manifests.resolve import resolve_steps, stack_offers
 from longca.manifests.step_cuts import (
     distinct_steps,
     rank_areas,
     stacked_problems,
     step_areas,
-    step_kinds,
     step_problems,
 )
+from longca.manifests.step_stacks import step_stacks
 from longca.masks import Form
 
 from ..fake_manifests import fake_manifest
@@ -91,6 +91,17 @@ def test_a_verdict_is_the_one_of_cutting_every_step(case, some, data):
     assert resolve_manifest(manifest, problem, layout) == one_by_one(manifest, problem, layout)
 
 
+@given(any_cases(), st.lists(offers(), min_size=1, max_size=4), st.data())
+def test_the_offer_of_each_step_is_the_one_of_its_cut(case, some, data):
+    if not isinstance(case.mask, masks.SliceMask):
+        return
+    problem, layout, manifest = asked(case.mask), data.draw(layouts(case.mask)), fake_manifest(*some)
+    found = np.concatenate([stack_offers(manifest, problem, stack) for stack in step_stacks(problem, layout)])
+    rows = [resolve_steps(manifest, steps) for steps in step_problems(problem, layout)]
+    wanted = [verdict.offer for row in rows for verdict in row]
+    assert [None if index < 0 else manifest.offers[index] for index in found] == wanted
+
+
 @given(any_cases(), st.data())
 def test_areas_and_distinct_steps_are_those_of_the_cuts(case, data):
     if case.mask.heads not in (1, 2, 4):
@@ -102,7 +113,7 @@ def test_areas_and_distinct_steps_are_those_of_the_cuts(case, data):
     assert step_areas(problem, layout).tolist() == each
     assert list(stacked_problems(problem, layout)) == list(parts)
     shown = [part for rank in parts for part in rank if part]
-    found = list(distinct_steps(problem, layout))
+    found = [step for _, step in distinct_steps(problem, layout)]
     assert all(step in found for step in shown)
     assert all(step in shown for step in found)
 
@@ -121,17 +132,6 @@ def test_a_rank_cuts_its_own_steps_alone(monkeypatch):
     assert [[step is None for step in rank] for rank in steps[:]] == [[False, True], [False, False]]
 
 
-def test_kinds_come_in_the_order_of_ranks():
-    mask = masks.build("global_sliding_window", 64, window=4, global_tokens=4)
-    parts = tuple(((8 * part, 8 * part + 8),) for part in range(8))
-    layout = Layout(tuple(tuple(Step(q, k, (0, 4), (0, 2)) for k in parts) for q in parts), parts)
-    offer = Offer(form="layers", most=2, dtypes=("bfloat16",), verified_on=">=8.0", metadata="O(1)")
-    kinds = step_kinds((offer,), asked(mask), layout)
-    assert next(kinds).rank == 0
-    ranks = [0, *(kind.rank for kind in kinds)]
-    assert ranks == sorted(ranks)
-
-
 def test_ranges_outside_the_mask_are_refused():
     layout = Layout(((Step(((0, 8),), ((0, 9),), (0, 4), (0, 2)),),), (((0, 8),),))
     with pytest.raises(MaskError, match=r"key range 0 is \(0, 9\)"):
@@ -142,6 +142,6 @@ def test_a_composed_problem_composes_every_step():
     layout = Layout(((Step(((0, 8),), ((0, 8),), (0, 4), (0, 2)),),), (((0, 8),),))
     problem = asked(masks.build("causal", 8))
     for composed in (False, True):
-        (kind,) = step_kinds((), replace(problem, composed=composed), layout)
-        assert kind.problem.composed is composed
-    assert np.array_equal(kind.problem.mask.dense(), problem.mask.dense())
+        ((rank, step),) = distinct_steps(replace(problem, composed=composed), layout)
+        assert (rank, step.composed) == (0, composed)
+    assert np.array_equal(step.mask.dense(), problem.mask.dense())

@@ -38,6 +38,18 @@ def test_a_stack_of_cuts_answers_as_each_cut_does(case, data):
             assert stack.at_most(form, most).tolist() == [cut.count(form) <= most for cut in cuts], (form, most)
 
 
+def sums(blocks):
+    """Full and partial tiles, rows that have any, and the most in a row and in a column."""
+    each = []
+    for runs in (blocks.by_query, blocks.by_key):
+        counts = np.zeros((2, runs.num_rows), int)
+        for kind, (row, start, stop) in [(0, run) for run in runs.full] + [(1, run) for run in runs.partial]:
+            counts[kind, row] += stop - start
+        each.append(counts)
+    rows = each[0].sum(axis=0)
+    return [*each[0].sum(axis=1), np.count_nonzero(rows), rows.max(initial=0), each[1].sum(axis=0).max(initial=0)]
+
+
 @given(st.lists(any_cases(), min_size=1, max_size=4), st.sampled_from((1, 2, 4)))
 def test_masks_of_any_origin_can_be_stacked(cases, tile):
     masks = [case.mask.head(0) for case in cases]
@@ -46,8 +58,7 @@ def test_masks_of_any_origin_can_be_stacked(cases, tile):
     stack = MaskStack(np.concatenate([mask.array for mask in masks]), owner, *lengths)
     assert stack.row_counts.tolist() == [mask.count(Form.ROW_INTERVALS) for mask in masks]
     assert stack.column_counts.tolist() == [mask.count(Form.COLUMN_INTERVALS) for mask in masks]
-    runs = [mask.blocks(tile, tile).by_query for mask in masks]
-    assert stack.tiles(tile).tolist() == [run.num_full + run.num_partial for run in runs]
+    assert stack.tile_sums(tile).tolist() == [sums(mask.blocks(tile, tile)) for mask in masks]
 
 
 def test_documents_of_single_tokens_fit_any_window():

@@ -120,7 +120,7 @@ def place(kind: str, mask: Mask, parts: int) -> tuple[Ranges, ...]:
         raise RequestError(f"tokens were to be placed on {parts} parts; give at least 1")
     weighed = kind.weighed if isinstance(kind, SharedPlacement) else ((mask, 1.0),)
     about = str(kind), parts, tuple((one.key, weight) for one, weight in weighed)
-    return _PLACED.get(mask, about, lambda: _dealt(kind, weighed, parts))
+    return _PLACED.get(weighed[0][0], about, lambda: _dealt(kind, weighed, parts))
 
 
 def _dealt(kind: str, weighed: Sequence[tuple[Mask, float]], parts: int) -> tuple[Ranges, ...]:

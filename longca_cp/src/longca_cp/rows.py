@@ -37,15 +37,20 @@ class Rows:
         Args:
             bounds: The chunks' bounds, ascending from 0 to the number of rows: [chunks + 1]. Chunks may be empty.
         """
-        found = np.zeros(len(bounds) - 1)
-        for mask, weight in self.weighed:
-            found += weight * areas(mask, bounds)
-        return found
+        return np.diff(self.before[bounds])
 
     @cached_property
     def each(self) -> _Floats:
         """The pairs of each row: [rows]."""
-        return self.pairs(np.arange(self.seqlen + 1))
+        return np.diff(self.before)
+
+    @cached_property
+    def before(self) -> _Floats:
+        """The pairs of all rows before each row: [rows + 1]."""
+        found = np.zeros(self.seqlen + 1)
+        for mask, weight in self.weighed:
+            found += weight * _areas_before(mask)
+        return found
 
 
 def areas(mask: Mask, bounds: _Ints) -> _Ints:
@@ -58,12 +63,19 @@ def areas(mask: Mask, bounds: _Ints) -> _Ints:
     Returns:
         int64 [chunks].
     """
-    totals = np.zeros(len(bounds) - 1, np.int64)
+    return np.diff(_areas_before(mask)[bounds])
+
+
+def _areas_before(mask: Mask) -> _Ints:
+    """The visible pairs of all queries before each query, summed over the mask's heads: int64 [queries + 1]."""
+    rise, steps = np.zeros((2, mask.seqlen_q + 2), np.int64)
     for head in range(mask.heads):
-        pieces = mask.head(head).row_pieces.split_rows(bounds)
-        rows = pieces.heights[pieces.segment]
+        pieces = mask.head(head).row_pieces
+        first, heights = pieces.rows[pieces.segment], pieces.heights[pieces.segment]
         # An interval is longer by the same number of keys in each row of a piece.
-        growth = (pieces.stop_step - pieces.start_step) * (rows * (rows - 1) // 2)
-        chunk = np.searchsorted(bounds, pieces.rows[pieces.segment], side="right") - 1
-        np.add.at(totals, chunk, rows * (pieces.stop - pieces.start) + growth)
-    return totals
+        length, growth = pieces.stop - pieces.start, pieces.stop_step - pieces.start_step
+        np.add.at(rise, first, length)
+        np.add.at(rise, first + heights, -length - growth * (heights - 1))
+        np.add.at(steps, first + 1, growth)
+        np.add.at(steps, first + heights, -growth)
+    return np.r_[0, np.cumsum(np.cumsum(rise + np.cumsum(steps)))[: mask.seqlen_q]]

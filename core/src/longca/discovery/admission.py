@@ -115,15 +115,12 @@ class Hooks(Admission):
         Raises:
             HookError: The hook raises, or returns something else.
         """
-        for problem in problems:
-            if reasons := self._reasons(kernel, problem):
-                return reasons
-        return ()
+        with stdout_to_stderr():
+            return next(filter(None, (self._reasons(kernel, problem) for problem in problems)), ())
 
     def _reasons(self, kernel: str, problem: Problem) -> tuple[Reason, ...]:
         try:
-            with stdout_to_stderr():
-                answer = (self.manager.hook.supports_mask(kernel=kernel, problem=problem) or [None])[0]
+            answer = (self.manager.hook.supports_mask(kernel=kernel, problem=problem) or [None])[0]
             if answer is None:
                 return ()
             if isinstance(answer, Verdict):

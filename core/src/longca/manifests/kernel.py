@@ -53,6 +53,9 @@ class Manifest(BaseModel):
             raise ValueError(f"{AUTO} stands for LongCA's own choice; give another name")
         return name
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # manifests are parts of many keys, and to hash all fields takes longer than a verdict
+
 
 class KernelManifest(Manifest):
     """The description of an attention kernel.

@@ -11,19 +11,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+import numpy as np
+from numpy.typing import NDArray
+
 from longca.manifests.kernel import KernelManifest
 from longca.manifests.nearest import capabilities, nearest_reasons
 from longca.manifests.offers import Backward, Offer
 from longca.manifests.packages import missing
 from longca.manifests.problem import Device, Problem
-from longca.manifests.step_cuts import step_kinds, step_problems
+from longca.manifests.step_cuts import step_problems
+from longca.manifests.step_stacks import StepStack, step_stacks
 from longca.manifests.strategy import Layout
 from longca.manifests.verdict import Reason, Verdict
 from longca.manifests.verified import Standing, check_of, standing, verified_stamp
-from longca.masks import MAX_DENSE_CELLS, Form, Mask
+from longca.masks import MAX_DENSE_CELLS, Form, Mask, SliceMask
 from longca.plan_cache import PlanCache
 
-__all__ = ["resolve_anywhere", "resolve_manifest", "resolve_steps", "step_problems"]
+__all__ = ["resolve_anywhere", "resolve_manifest", "resolve_steps", "stack_offers", "step_problems"]
 
 
 def resolve_manifest(manifest: KernelManifest, problem: Problem, layout: Layout | None = None) -> Verdict:
@@ -73,27 +77,48 @@ def _resolve(manifest: KernelManifest, problem: Problem, layout: Layout | None) 
 
 
 def _resolve_alone(manifest: KernelManifest, problem: Problem) -> Verdict:
-    refusals: list[tuple[Offer, tuple[Reason, ...]]] = []
-    unverified: Offer | None = None
-    for offer in manifest.offers:
-        reasons = tuple(_objections(manifest, offer, problem))
-        if not reasons and not (problem.allow_unverified and standing(manifest.name, offer, problem.device).is_open):
-            return Verdict(manifest.name, offer)
-        if reasons:
-            refusals.append((offer, reasons))
-        else:
-            unverified = unverified or offer
-    if unverified is not None:
-        return Verdict(manifest.name, unverified, unverified=True)
+    for index, unverified in _fitting(manifest, problem):
+        offer = manifest.offers[index]
+        if not any(_about_mask(manifest.name, offer, problem)):
+            return Verdict(manifest.name, offer, unverified=unverified)
+    refusals = [(offer, tuple(_objections(manifest, offer, problem))) for offer in manifest.offers]
     nearest = nearest_reasons(manifest.name, refusals, problem)
     if any(reason.code == "form" for reason in nearest):
         nearest = (_no_form(manifest, problem),)
     return Verdict(manifest.name, None, nearest)
 
 
+def _fitting(manifest: KernelManifest, problem: Problem) -> tuple[tuple[int, bool], ...]:
+    """The offers that cover a problem but for its mask, by index, and whether each is unverified. These are last."""
+
+    def make() -> tuple[tuple[int, bool], ...]:
+        found = [
+            (index, _is_unverified(manifest, offer, problem))
+            for index, offer in enumerate(manifest.offers)
+            if not any(_about_others(manifest, offer, problem))
+        ]
+        return tuple(sorted(found, key=lambda one: one[1]))
+
+    checked = verified_stamp() if problem.device.kind == "cuda" else None
+    return _FITTING.get(None, (manifest, tuple(map(id, manifest.offers)), problem.settings, checked), make)
+
+
+#: The latest offers that cover problems but for their masks. New batches ask for the same ones.
+_FITTING: PlanCache[tuple[tuple[int, bool], ...]] = PlanCache(1024)
+
+
+def _is_unverified(manifest: KernelManifest, offer: Offer, problem: Problem) -> bool:
+    return problem.allow_unverified and standing(manifest.name, offer, problem.device).is_open
+
+
 def _objections(manifest: KernelManifest, offer: Offer, problem: Problem) -> Iterator[Reason]:
     """All reasons why an offer does not cover a problem."""
     yield from _about_mask(manifest.name, offer, problem)
+    yield from _about_others(manifest, offer, problem)
+
+
+def _about_others(manifest: KernelManifest, offer: Offer, problem: Problem) -> Iterator[Reason]:
+    """The reasons that do not depend on the mask."""
     yield from _about_device(manifest.name, offer, problem)
     yield from _about_tensors(manifest.name, offer, problem)
     yield from _about_composing(manifest.name, offer, problem)
@@ -236,8 +261,7 @@ def _resolve_layout(manifest: KernelManifest, problem: Problem, layout: Layout) 
     """The verdict for a layout: valid if every non-empty step has an offer."""
     used: dict[Offer, None] = {}
     unverified = False
-    for rank, step in step_kinds(manifest.offers, problem, layout):
-        verdict = _resolve_alone(manifest, step)
+    for rank, verdict in _step_verdicts(manifest, problem, layout):
         if not verdict.valid:
             where = Reason("layout", f"rank {rank} of {layout.world_size} needs it", "every step needs an offer")
             return Verdict(manifest.name, None, (*verdict.reasons, where))
@@ -249,6 +273,49 @@ def _resolve_layout(manifest: KernelManifest, problem: Problem, layout: Layout) 
             used[verdict.offer] = None
     only = next(iter(used)) if len(used) == 1 else None
     return Verdict(manifest.name, only, (), tuple(used), unverified=unverified)
+
+
+def _step_verdicts(manifest: KernelManifest, problem: Problem, layout: Layout) -> Iterator[tuple[int, Verdict]]:
+    """The verdict on the first step that each offer takes, or that no offer takes, with its rank."""
+    if not isinstance(problem.mask, SliceMask):
+        for rank, steps in enumerate(step_problems(problem, layout)):
+            yield from ((rank, _resolve_alone(manifest, step)) for step in steps if step is not None)
+        return
+    for stack in step_stacks(problem, layout):
+        found = stack_offers(manifest, problem, stack, every=False)
+        shown = np.flatnonzero(stack.shows)
+        for step in shown[np.sort(np.unique(found[shown], return_index=True)[1])].tolist():
+            offer = manifest.offers[found[step]] if found[step] >= 0 else None
+            yield (
+                int(stack.ranks[step]),
+                (
+                    _resolve_alone(manifest, stack.problem(problem, step))
+                    if offer is None
+                    else Verdict(manifest.name, offer, unverified=_is_unverified(manifest, offer, problem))
+                ),
+            )
+
+
+def stack_offers(
+    manifest: KernelManifest, problem: Problem, stack: StepStack, *, every: bool = True, anywhere: bool = False
+) -> NDArray[np.int64]:
+    """The offer that takes each step of a stack, by its index in the manifest: [steps]. −1 without one.
+
+    Args:
+        manifest: The kernel's manifest.
+        problem: The problem of all ranks together, with the global mask.
+        stack: The steps.
+        every: Whether to decide every step. Else the steps behind one that no offer takes may have −1 too.
+        anywhere: Whether to answer for a machine that has every package.
+    """
+    manifest = _without_packages(manifest)[0] if anywhere else manifest
+    found = np.full(len(stack.ranks), -1)
+    for (heads_q, heads_kv, composed), steps in stack.kinds:
+        kind = replace(problem, heads_q=heads_q, heads_kv=heads_kv, composed=composed)
+        indices = [index for index, _ in _fitting(manifest, kind)]
+        taken = stack.first_offers([manifest.offers[index] for index in indices], steps, every)
+        found[steps] = np.array([*indices, -1])[taken]
+    return found
 
 
 def resolve_steps(manifest: KernelManifest, steps: Sequence[Problem | None]) -> Iterator[Verdict]:

@@ -1,8 +1,7 @@
 """Step cuts: the problem of every step of a layout, found without cutting the mask step by step.
 
 A mask of slices is cut for many ranks at once (`longca.manifests.step_stacks`). The visible pairs of the steps of a
-block-sparse mask come from its bitmap (`longca.masks.block_parts`). Steps belong to one *kind* if they are alike in
-every property that offers check. One step of each kind answers for all. A rank's own steps are cut on demand.
+block-sparse mask come from its bitmap (`longca.masks.block_parts`). A rank's own steps are cut on demand.
 """
 
 from __future__ import annotations
@@ -10,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import NamedTuple, overload
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from longca.manifests.offers import Offer
 from longca.manifests.problem import Problem
 from longca.manifests.step_stacks import cut_steps, step_stacks
 from longca.manifests.steps import Step, Steps
@@ -25,7 +23,6 @@ from longca.masks.block_parts import part_areas
 from longca.plan_cache import PlanCache
 
 __all__ = [
-    "Kind",
     "StepProblems",
     "distinct_steps",
     "mask_heads",
@@ -33,23 +30,10 @@ __all__ = [
     "rank_problems",
     "stacked_problems",
     "step_areas",
-    "step_kinds",
     "step_problems",
 ]
 
 Ints = NDArray[np.int64]
-
-
-class Kind(NamedTuple):
-    """The first step of a kind: steps that are alike in every property that offers check.
-
-    Attributes:
-        rank: The step's rank.
-        problem: The step's problem.
-    """
-
-    rank: int
-    problem: Problem
 
 
 class StepProblems(Sequence[tuple[Problem | None, ...]]):
@@ -113,42 +97,23 @@ def _narrowed(problem: Problem, step: Step) -> Problem:
     return problem.narrowed(range(*step.heads_q), range(*step.heads_kv), (step.q_ranges, step.k_ranges))
 
 
-def step_kinds(offers: Sequence[Offer], problem: Problem, layout: Layout) -> Iterator[Kind]:
-    """The first step of each kind, in the order of ranks and steps, without empty steps.
+def distinct_steps(problem: Problem, layout: Layout) -> Iterator[tuple[int, Problem]]:
+    """The non-empty steps that differ from the earlier ones in mask, heads or composition, each with its rank.
 
     Args:
-        offers: The offers to check against the steps.
         problem: The problem of all ranks together, with the global mask.
         layout: The layout: the queries, keys and heads of each step.
     """
     if not isinstance(problem.mask, SliceMask):
         for rank, steps in enumerate(step_problems(problem, layout)):
-            yield from (Kind(rank, step) for step in steps if step is not None)
-        return
-    seen: set[tuple[int, ...]] = set()
-    for stack in step_stacks(problem, layout):
-        for index, facts in stack.first_of_each(offers):
-            if facts not in seen:
-                seen.add(facts)
-                yield Kind(int(stack.ranks[index]), stack.problem(problem, index))
-
-
-def distinct_steps(problem: Problem, layout: Layout) -> Iterator[Problem]:
-    """The problems of the non-empty steps, each that differs from the earlier ones in its mask, heads or composition.
-
-    Args:
-        problem: The problem of all ranks together, with the global mask.
-        layout: The layout: the queries, keys and heads of each step.
-    """
-    if not isinstance(problem.mask, SliceMask):
-        yield from (step for steps in step_problems(problem, layout) for step in steps if step is not None)
+            yield from ((rank, step) for step in steps if step is not None)
         return
     seen: set[tuple[object, ...]] = set()
     for stack in step_stacks(problem, layout):
-        for index in np.flatnonzero(stack.shows).tolist():
-            if (key := stack.content(index)) not in seen:
+        for key, index in stack.contents.items():
+            if key not in seen:
                 seen.add(key)
-                yield stack.problem(problem, index)
+                yield int(stack.ranks[index]), stack.problem(problem, index)
 
 
 def stacked_problems(problem: Problem, layout: Layout) -> Iterator[tuple[Problem | None, ...]]:

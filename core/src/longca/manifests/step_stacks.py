@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 
@@ -30,11 +30,11 @@ Ints = NDArray[np.int64]
 #: Limits of one stack: slices or ranges times steps, to save memory, and queries of all its masks, against overflow.
 _CELLS, _ROWS = 2**20, 2**36
 
+#: Layouts with up to this many steps are one stack.
+_FEW = 256
+
 #: Layouts with up to this many slices times steps have their cuts cached.
 _KEPT = 2**20
-
-#: A fact that bounds do not settle.
-_UNSETTLED = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +56,9 @@ class StepStack:
     heads: Ints
     bounds: Ints
     whole_composed: bool
+    _masks: dict[int, Mask] = field(default_factory=dict)
+    _problems: dict[tuple[object, ...], dict[int, Problem]] = field(default_factory=dict)
+    _taken: dict[tuple[object, ...], tuple[NDArray[np.bool_], NDArray[np.bool_]]] = field(default_factory=dict)
 
     @cached_property
     def areas(self) -> Ints:
@@ -75,48 +78,57 @@ class StepStack:
         rank = self.ranks - self.ranks[0]
         return (np.bincount(rank, self.shows) > 1)[rank]
 
-    def first_of_each(self, offers: Sequence[Offer]) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """The first non-empty step of each kind, with the properties that identify the kind, in the steps' order.
-
-        Layers are counted one step after another, because counting is slow and the first refusal ends it. Further steps
-        of a kind may therefore follow.
-        """
+    @cached_property
+    def kinds(self) -> list[tuple[tuple[int, int, bool], Ints]]:
+        """The non-empty steps of each number of query heads and KV heads, and of each role in a larger softmax."""
         shown = np.flatnonzero(self.shows)
-        if not len(shown):
-            return
-        limits = sorted({offer.most for offer in offers if offer.form is Form.LAYERS and offer.most is not None})
-        facts = np.stack([*self._facts(offers), *self._layer_facts(limits)], axis=1)[shown]
-        unsettled = (facts == _UNSETTLED).any(axis=1)
-        code = np.zeros(len(shown), np.int64)
-        for column in facts.T:
-            code = np.unique(code * (int(column.max()) + 2) + column + 1, return_inverse=True)[1]
-        looked_at = unsettled.copy()
-        looked_at[np.unique(code, return_index=True)[1]] = True
-        for index, row in zip(shown[looked_at].tolist(), facts[looked_at].tolist(), strict=True):
-            for at, most in enumerate(limits, start=len(row) - len(limits)):
-                if row[at] == _UNSETTLED:
-                    row[at] = int(self.stack.has_layers(int(self.cut[index]), most))
-            yield index, tuple(row)
+        facts = np.column_stack([self.heads, self.composed])[shown]
+        each = facts[np.sort(np.unique(facts @ (1, 2**17, 2**34), return_index=True)[1])]
+        return [((q, kv, bool(c)), shown[(facts == (q, kv, c)).all(axis=1)]) for q, kv, c in each.tolist()]
 
-    def _layer_facts(self, limits: Sequence[int]) -> Iterator[Ints]:
-        """Whether each step takes no more layers than each limit, as far as bounds say."""
-        for most in limits:
-            few, unsettled = self.stack.layer_bounds(most)
-            yield np.where(unsettled, _UNSETTLED, few)[self.cut]
+    def first_offers(self, offers: Sequence[Offer], steps: Ints, every: bool) -> Ints:
+        """The first of some offers that takes the mask of each of some steps, by its index. −1 without one.
 
-    def _facts(self, offers: Sequence[Offer]) -> Iterator[Ints]:
-        """Every property of a step that an offer checks, as columns of numbers."""
-        yield from (self.composed.astype(np.int64), *self.heads.T)
-        stack, forms = self.stack, {(offer.form, offer.most) for offer in offers}
-        for form in {form for form, _ in forms}:
-            yield stack.admits(form)[self.cut].astype(np.int64)
-        for form, most in forms:
-            if most is not None and form is not Form.LAYERS:
-                yield stack.at_most(form, most)[self.cut].astype(np.int64)
-        yield (stack.seqlens_q == stack.seqlens_k)[self.cut].astype(np.int64)
-        longest = np.maximum(stack.seqlens_q, stack.seqlens_k)
-        for limit in {offer.max_seqlen for offer in offers if offer.max_seqlen is not None}:
-            yield (longest > limit)[self.cut].astype(np.int64)
+        Layers are counted one step after another, because counting is slow.
+
+        Args:
+            offers: The offers.
+            steps: The steps, ascending.
+            every: Whether to decide every step. Else counting ends at the first step that no offer takes.
+        """
+        cut = self.cut[steps]
+        takes = [self._takes(offer) for offer in offers]
+        table = np.array([one[cut] for one, _ in takes] + [np.ones(len(cut), np.bool_)])
+        found = table.argmax(axis=0)
+        for step in np.flatnonzero(np.any([one[cut] for _, one in takes], axis=0)).tolist() if takes else ():
+            index = int(cut[step])
+            open_offers = (at for at in range(int(found[step])) if takes[at][1][index])
+            counted = (at for at in open_offers if self.stack.has_layers(index, offers[at].most or 0))
+            found[step] = next(counted, found[step])
+            if found[step] == len(offers) and not every:
+                break
+        return np.where(found == len(offers), -1, found)
+
+    def _takes(self, offer: Offer) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """The masks that an offer certainly takes, and the masks whose layers must be counted."""
+        about = offer.form, offer.most, offer.unequal_lengths, offer.max_seqlen
+        if about not in self._taken:
+            self._taken[about] = self._find_taken(offer)
+        return self._taken[about]
+
+    def _find_taken(self, offer: Offer) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        stack, most = self.stack, offer.most
+        fits = stack.admits(offer.form)
+        if not offer.unequal_lengths:
+            fits = fits & (stack.seqlens_q == stack.seqlens_k)
+        if offer.max_seqlen is not None:
+            fits = fits & (np.maximum(stack.seqlens_q, stack.seqlens_k) <= offer.max_seqlen)
+        if most is None:
+            return fits, np.zeros_like(fits)
+        if offer.form is not Form.LAYERS:
+            return fits & stack.at_most(offer.form, most), np.zeros_like(fits)
+        few, unsettled = stack.layer_bounds(most)
+        return fits & few, fits & unsettled
 
     def by_rank(self, problem: Problem) -> Iterator[tuple[Problem | None, ...]]:
         """The problems of the steps of each rank, with None for an empty step."""
@@ -124,17 +136,26 @@ class StepStack:
         for count in np.diff(self.bounds).tolist():
             yield tuple(islice(asked, count))
 
-    def content(self, index: int) -> tuple[object, ...]:
-        """The properties that distinguish a step from steps with another problem."""
-        cut = int(self.cut[index])
-        sizes = int(self.stack.seqlens_q[cut]), int(self.stack.seqlens_k[cut])
-        return (*sizes, *self.heads[index].tolist(), bool(self.composed[index]), self.stack.slices(cut).tobytes())
+    @cached_property
+    def contents(self) -> dict[tuple[object, ...], int]:
+        """The first of the non-empty steps with equal problems, by the properties that distinguish them."""
+        stack = self.stack
+        rows = np.column_stack([stack.seqlens_q[self.cut], stack.seqlens_k[self.cut], self.heads, self.composed])
+        slices = [stack.slices(cut).tobytes() for cut in range(len(stack))]
+        found: dict[tuple[object, ...], int] = {}
+        for index in np.flatnonzero(self.shows).tolist():
+            found.setdefault((*rows[index].tolist(), slices[self.cut[index]]), index)
+        return found
 
     def problem(self, problem: Problem, index: int) -> Problem:
-        """The problem of a step."""
-        heads_q, heads_kv = self.heads[index].tolist()
-        mask: Mask = self.stack.mask(int(self.cut[index]))
-        return replace(problem, mask=mask, heads_q=heads_q, heads_kv=heads_kv, composed=bool(self.composed[index]))
+        """The problem of a step. Kernels ask for the same ones."""
+        known = self._problems.setdefault((self.whole_composed, *problem.settings), {})
+        if index not in known:
+            heads_q, heads_kv = self.heads[index].tolist()
+            cut, composed = int(self.cut[index]), bool(self.composed[index])
+            mask = self._masks.setdefault(cut, self.stack.mask(cut))
+            known[index] = replace(problem, mask=mask, heads_q=heads_q, heads_kv=heads_kv, composed=composed)
+        return known[index]
 
 
 def step_stacks(problem: Problem, layout: Layout) -> Iterator[StepStack]:
@@ -149,7 +170,9 @@ def step_stacks(problem: Problem, layout: Layout) -> Iterator[StepStack]:
     if len(layout.table.table) * len(mask.array) > _KEPT:
         return cut_steps(mask, layout.table, composed)
     kept = _STACKS.get(mask, layout, lambda: _Kept(cut_steps(mask, layout.table, False)))
-    return (replace(stack, whole_composed=True) for stack in kept) if composed else iter(kept)
+    if not composed:
+        return iter(kept)
+    return iter(_STACKS.get(mask, (layout,), lambda: _Kept(replace(stack, whole_composed=True) for stack in kept)))
 
 
 class _Kept:
@@ -172,7 +195,7 @@ class _Kept:
 
 
 #: The latest stacks.
-_STACKS: PlanCache[_Kept] = PlanCache(8)
+_STACKS: PlanCache[_Kept] = PlanCache(16)
 
 
 def cut_steps(mask: SliceMask, steps: Steps, composed: bool) -> Iterator[StepStack]:
@@ -188,7 +211,8 @@ def cut_steps(mask: SliceMask, steps: Steps, composed: bool) -> Iterator[StepSta
     longest = max((int(np.diff(part).sum()) for part in steps.arrays), default=0)
     ranges = max((len(part) for part in steps.arrays), default=0)
     most = min(_CELLS // max(1, len(mask.array), 2 * ranges), _ROWS // max(1, longest))
-    first, ranks = 0, 1
+    # A small layout is one stack. The first stack of a large one is of one rank, which may be enough for an answer.
+    first, ranks = 0, len(steps) if len(steps.table) <= _FEW else 1
     while first < len(steps):
         last = int(np.searchsorted(steps.bounds, steps.bounds[first] + most, side="right")) - 1
         last = min(max(last, first + 1), first + ranks, len(steps))

@@ -83,10 +83,30 @@ class Blocks:
         return block_runs(self.column_pieces, int(self.row_pieces.rows[-1]), self.block_k, self.block_q)
 
 
-def block_runs(pieces: IntervalPieces, num_keys: int, block_q: int, block_k: int) -> BlockRuns:
-    """The runs of blocks of [block_q, block_k] tokens that the row intervals touch."""
+def block_runs(
+    pieces: IntervalPieces,
+    num_keys: int,
+    block_q: int,
+    block_k: int,
+    queries: NDArray[np.int64] | None = None,
+    keys: NDArray[np.int64] | None = None,
+) -> BlockRuns:
+    """The runs of blocks of [block_q, block_k] tokens that the row intervals touch.
+
+    Args:
+        pieces: The row intervals. Those of several masks may be stacked, if each begins at a row of blocks.
+        num_keys: Number of keys, of the longest of several masks.
+        block_q: Queries a block.
+        block_k: Keys a block.
+        queries: Queries in each row of blocks of several masks.
+        keys: Keys of the mask of each row of blocks of several masks.
+    """
     num_queries = int(pieces.rows[-1])
     num_rows, num_columns = -(-num_queries // block_q), -(-num_keys // block_k)
+    if queries is None:
+        queries = np.minimum(block_q, num_queries - np.arange(num_rows) * block_q)
+    if keys is None:
+        keys = np.full(num_rows, num_keys)
     pieces = pieces.split_rows(np.arange(0, num_queries, block_q))
     heights = pieces.heights[pieces.segment]
     row = pieces.rows[pieces.segment] // block_q
@@ -96,9 +116,8 @@ def block_runs(pieces: IntervalPieces, num_keys: int, block_q: int, block_k: int
     touch_start, touch_stop = pieces.start, pieces.stop + pieces.stop_step * last
     cover_start, cover_stop = pieces.start + pieces.start_step * last, pieces.stop
     whole_start = -(-cover_start // block_k)
-    whole_stop = np.where(cover_stop == num_keys, num_columns, cover_stop // block_k)
+    whole_stop = np.where(cover_stop == keys[row], -(-cover_stop // block_k), cover_stop // block_k)
     covered = whole_start < whole_stop
-    queries_in_row = np.minimum(block_q, num_queries - np.arange(num_rows) * block_q)
     touched = _sweep(
         row,
         touch_start // block_k,
@@ -112,7 +131,7 @@ def block_runs(pieces: IntervalPieces, num_keys: int, block_q: int, block_k: int
         whole_start[covered],
         whole_stop[covered],
         heights[covered],
-        queries_in_row,
+        queries,
         num_columns,
     )
     return BlockRuns(num_rows, num_columns, _runs(full, num_columns), _runs(_subtract(touched, full), num_columns))

@@ -18,7 +18,7 @@ from longca.limits import MAX_DENSE_CELLS, MAX_SEQLEN
 from longca.masks import forms, layering
 from longca.masks.blocks import block_runs
 from longca.masks.cutting import cut_many
-from longca.masks.forms import Form
+from longca.masks.forms import Form, Varlen
 from longca.masks.intervals import IntervalPieces, interval_pieces
 from longca.masks.mask import Mask
 from longca.masks.slice_mask import SliceMask
@@ -53,7 +53,7 @@ class MaskStack:
         self._whole = whole
         self._first = np.searchsorted(owner, np.arange(len(seqlens_q) + 1))
         self._admitted: dict[Form, Bools] = {}
-        self._tiles: dict[int, Ints] = {}
+        self._tiles: dict[int, NDArray[np.float64]] = {}
 
     @classmethod
     def of_cuts(cls, mask: SliceMask, q_parts: Sequence[Ints], k_parts: Sequence[Ints], pairs: Ints) -> MaskStack:
@@ -68,6 +68,14 @@ class MaskStack:
         sizes_q, sizes_k = (np.array([int(np.diff(part).sum()) for part in parts]) for parts in (q_parts, k_parts))
         array, owner = cut_many(mask.array, q_parts, k_parts, pairs)
         return cls(array, owner, sizes_q[pairs[:, 0]], sizes_k[pairs[:, 1]], mask)
+
+    @classmethod
+    def of(cls, masks: Sequence[SliceMask]) -> MaskStack:
+        """Several masks."""
+        arrays = [mask._stack.slices(mask._index) if isinstance(mask, _StackedMask) else mask.array for mask in masks]
+        owner = np.repeat(np.arange(len(masks)), [len(array) for array in arrays])
+        seqlens_q, seqlens_k = np.array([(mask.seqlen_q, mask.seqlen_k) for mask in masks], np.int64).T
+        return cls(np.concatenate(arrays), owner, seqlens_q, seqlens_k)
 
     def __len__(self) -> int:
         return len(self.seqlens_q)
@@ -149,15 +157,29 @@ class MaskStack:
         digest = hashlib.blake2b(slices.tobytes(), digest_size=16).digest()
         return _FEW_LAYERS.get(None, (most, digest), lambda: layering.fit_layers(merge(slices), most))
 
-    @cached_property
+    @property
     def varlen(self) -> Bools:
         """Whether each mask consists of documents that share a window. See `longca.masks.forms.varlen`."""
+        return self._varlen[0]
+
+    def documents(self, index: int) -> Varlen | None:
+        """The documents of one mask, or None if it does not consist of some that share a window."""
+        found, mask, documents = self._varlen
+        if not found[index]:
+            return None
+        base = int(self.seqlens_q[:index].sum())
+        mine = documents[slice(*np.searchsorted(mask, (index, index + 1)))] + np.array([-1, -1, 0, 0, 1, 1]) * base
+        return forms.pack(mine, int(self.seqlens_q[index]), int(self.seqlens_k[index]))
+
+    @cached_property
+    def _varlen(self) -> tuple[Bools, Ints, SliceArray]:
+        """Whether each mask consists of documents, the mask of each document, and the documents, in stacked rows."""
         found = self.row_counts == 1
         parts = forms.pieces_to_slices(self.row_pieces)
         mask = self._owners(parts[:, 0], self.seqlens_q)
         parts, mask = parts[found[mask]], mask[found[mask]]
         if not len(parts):
-            return found
+            return found, mask, parts
         # All keys of one mask come before the keys of the next, so no document spans two masks.
         apart = mask * MAX_SEQLEN * 2
         seen_before = np.maximum.accumulate((parts[:, 3] + apart)[:-1])
@@ -172,23 +194,39 @@ class MaskStack:
         left, right, left_binds, right_binds = forms.local_windows(documents[bands])
         for reach, binds in ((left, left_binds == 1), (right, right_binds == 1)):
             found &= self._can_share(mask[bands], reach, binds)
-        return found
+        return found, mask, documents
 
-    def tiles(self, tile: int) -> Ints:
-        """Number of tiles of `tile` × `tile` tokens that each mask touches, edge tiles included: [masks]."""
+    def tile_sums(self, tile: int) -> NDArray[np.float64]:
+        """Sums over the tiles of `tile` × `tile` tokens that each mask touches, edge tiles included: [masks, 5].
+
+        They are the fully visible tiles, the partly visible ones, the rows of tiles that have any, the tiles of the
+        longest row, and those of the longest column.
+        """
         if tile not in self._tiles:
-            self._tiles[tile] = self._count_tiles(tile)
+            sides = (
+                (self.array, self.seqlens_q, self.seqlens_k),
+                (transpose(self.array), self.seqlens_k, self.seqlens_q),
+            )
+            by_query, by_key = (self._tiles_of_rows(*side, tile) for side in sides)
+            full, partial, most, rows = by_query
+            self._tiles[tile] = np.stack([full, partial, rows, most, by_key[2]], axis=1)
         return self._tiles[tile]
 
-    def _count_tiles(self, tile: int) -> Ints:
-        heights = -(-self.seqlens_q // tile) * tile
-        pieces = self._stacked(self.array, heights)
-        touched = block_runs(pieces, int(self.seqlens_k.max(initial=0)), tile, tile)
-        counts = np.zeros(len(self), np.int64)
-        for runs in (touched.full, touched.partial):
-            wide = runs.astype(np.int64)
-            np.add.at(counts, self._owners(wide[:, 0] * tile, heights), wide[:, 2] - wide[:, 1])
-        return counts
+    def _tiles_of_rows(self, slices: SliceArray, seqlens: Ints, others: Ints, tile: int) -> NDArray[np.float64]:
+        """Full and partial tiles of each mask, the most in a row of tiles, and the rows that have any: [4, masks]."""
+        rows = -(-seqlens // tile)
+        owner, ends = np.repeat(np.arange(len(self)), rows), np.cumsum(rows)
+        place = np.arange(len(owner)) - np.repeat(ends - rows, rows)
+        inside = np.minimum(tile, seqlens[owner] - place * tile)
+        pieces = self._stacked(slices, rows * tile)
+        touched = block_runs(pieces, int(others.max(initial=0)), tile, tile, inside, others[owner])
+        full, partial = (
+            np.bincount(runs[:, 0], runs[:, 2] - runs[:, 1], len(owner)) for runs in (touched.full, touched.partial)
+        )
+        most = np.zeros(len(self))
+        np.maximum.at(most, owner, full + partial)
+        whole, partly, some = (np.bincount(owner, each, len(self)) for each in (full, partial, full + partial > 0))
+        return np.stack([whole, partly, most, some])
 
     def _are_causal(self) -> Bools:
         shift = self.seqlens_k - self.seqlens_q
@@ -257,13 +295,17 @@ class _StackedMask(SliceMask):
     def area(self) -> int:
         return int(self._stack.areas[self._index])
 
+    @cached_property
+    def varlen(self) -> Varlen | None:
+        return self._stack.documents(self._index)
+
     def admits(self, form: Form) -> bool:
         return bool(self._stack.admits(form)[self._index])
 
     def tile_efficiency(self, block_q: int = 128, block_k: int = 128) -> float:
         if block_q != block_k:
             return super().tile_efficiency(block_q, block_k)
-        tiles = int(self._stack.tiles(block_q)[self._index])
+        tiles = int(self._stack.tile_sums(block_q)[self._index, :2].sum())
         return self.area / (tiles * block_q * block_k) if tiles else 0.0
 
     def count(self, form: Form) -> int:

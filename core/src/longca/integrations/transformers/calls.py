@@ -64,6 +64,9 @@ def check_arguments(given: Mapping[str, Any], setup: Setup) -> None:
         if value is not None and value is not False and not (isinstance(value, int) and value == 0):
             raise UnsupportedError(f"the call gives {name} under context_parallel, and {why}")
     for name, value in given.items():
+        # Releases and models have other names for it.
+        if any(base.__name__.endswith("Cache") for base in type(value).__mro__):
+            raise UnsupportedError(f"the call gives {name} under context_parallel, and {_REFUSED['past_key_values']}")
         if isinstance(value, Tensor) and name not in _KNOWN:
             raise UnsupportedError(
                 f"the call gives the tensor {name}, and context_parallel does not know how to shard it; leave it away"

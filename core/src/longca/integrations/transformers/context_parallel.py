@@ -248,11 +248,11 @@ def context_parallel(
         kernel=kernel,
         heads=heads,
         head_dim=head_dim,
-        model_dtype=model.dtype,
+        model=model,
         windows=layer_windows(config),
         averaged=averaged,
         require_documents=require_documents,
     )
     # Heads and axes that do not fit are refused at once.
-    replace(setup, kernel="auto").placed([(build("causal", 128 * mesh.size()), 1.0)], setup.model_dtype)
+    replace(setup, kernel="auto").placed([(build("causal", 128 * mesh.size()), 1.0)], setup.dtype)
     return ContextParallel(model, setup)

@@ -44,6 +44,7 @@ def check_model(model: Any) -> None:
         "balances its experts by a loss of its own (output_router_logits)": getattr(
             config, "output_router_logits", False
         ),
+        "adds scores of its own to the mask in each layer (keep_window_size)": hasattr(config, "keep_window_size"),
         "has a loss of its own": getattr(model.loss_function, "__name__", "") != "ForCausalLMLoss",
         "drops weights of attention (attention_dropout)": bool(getattr(config, "attention_dropout", 0.0)),
     }
@@ -76,7 +77,14 @@ def heads_of(model: Any) -> tuple[tuple[int, int], int]:
     config = model.config.get_text_config()
     try:
         heads = config.num_attention_heads
-        heads_kv = getattr(config, "num_key_value_heads", None) or heads
+        # Layers may repeat their KV heads before they attend. They say how many query heads attend to one then.
+        groups = {
+            part.num_key_value_groups
+            for part in model.modules()
+            if getattr(part, "is_causal", False) and hasattr(part, "num_key_value_groups")
+        }
+        configured = getattr(config, "num_key_value_heads", None) or heads
+        heads_kv = heads // groups.pop() if len(groups) == 1 else configured
         return (heads, heads_kv), getattr(config, "head_dim", None) or config.hidden_size // heads
     except (RuntimeError, AttributeError) as error:  # transformers' own, for an attribute that each layer or part has
         raise UnsupportedError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
 
 from longca import plugins
 from longca.integrations.transformers.layers import computing_dtype
@@ -37,7 +39,7 @@ class Setup:
         kernel: Name of the kernel or pair, or `auto`.
         heads: Query heads and KV heads.
         head_dim: Head dimension.
-        model_dtype: Data type of the model's weights.
+        model: The model, whose wrappers decide in which data type it computes.
         windows: The number of layers of each kind, by their sliding windows.
         averaged: Whether DDP or FSDP averages gradients over the mesh.
         require_documents: Whether a batch of one row must have boundaries of documents.
@@ -49,7 +51,7 @@ class Setup:
     kernel: str
     heads: tuple[int, int]
     head_dim: int
-    model_dtype: torch.dtype
+    model: Any
     windows: dict[int | None, int]
     averaged: bool
     require_documents: bool
@@ -69,9 +71,13 @@ class Setup:
         where = plugins.registry(), self.mesh, self.groups
         return *where, self.strategy, self.placement, self.kernel, self.heads, self.head_dim, *self.windows.items()
 
-    def dtype(self, device: str) -> torch.dtype:
-        """The data type of q, k and v on a device."""
-        return computing_dtype(self.model_dtype, device)
+    @property
+    def dtype(self) -> torch.dtype:
+        """The data type of q, k and v in a forward: that of the weights, of FSDP2's mixed precision, or of autocast."""
+        policies = (part._get_fsdp_state()._mp_policy for part in self.model.modules() if isinstance(part, FSDPModule))
+        cast = next((policy.param_dtype for policy in policies if policy.param_dtype is not None), self.model.dtype)
+        with _autocast_of(self.model.forward):
+            return computing_dtype(cast, self.mesh.device_type)
 
     def placed(self, weighed: Weighed, dtype: torch.dtype) -> tuple[Layout, ...]:
         """The layout of each mask. They have the same shards."""
@@ -98,3 +104,13 @@ class Setup:
         for group in self.groups:
             dist.all_reduce(summed, group=group)
         return summed
+
+
+def _autocast_of(forward: Any) -> AbstractContextManager[Any]:
+    """The autocast in which a wrapped forward runs, as accelerate wraps it. Hooks of the model run outside it."""
+    while forward is not None:
+        held = (cell.cell_contents for cell in getattr(forward, "__closure__", None) or ())
+        if (found := next((one for one in held if isinstance(one, torch.autocast)), None)) is not None:
+            return found
+        forward = getattr(forward, "__wrapped__", None)
+    return nullcontext()

@@ -90,7 +90,7 @@ def sharded_masks(given: Mapping[str, Any], tokens: Tensor, setup: Setup) -> dic
 def placed_ahead(given: Mapping[str, Any], tokens: Tensor, setup: Setup) -> Prefetch:
     """Places the tokens of a later batch on a side thread. The arguments and errors are those of `sharded_masks`."""
     base = _base_mask(given, tokens, setup, ahead=True)
-    return setup.placed_ahead(_weighed(base, setup), setup.dtype(setup.mesh.device_type))
+    return setup.placed_ahead(_weighed(base, setup), setup.dtype)
 
 
 def _base_mask(given: Mapping[str, Any], tokens: Tensor, setup: Setup, *, ahead: bool) -> Mask:
@@ -157,7 +157,7 @@ def _starts(positions: Tensor | None, shape: tuple[int, int], shown: Any, number
 def _of_layers(base: Mask, setup: Setup, tokens: Tensor) -> dict[int | None, ShardedMask]:
     """The mask and the layout of each kind of layer. Equal batches find both again."""
     weighed = _weighed(base, setup)
-    dtype = setup.dtype(tokens.device.type)
+    dtype = setup.dtype
     about = setup.key, dtype, tuple(mask.key for mask, _ in weighed)
     layouts = _LAYOUTS.get(base, about, lambda: setup.placed(weighed, dtype))
     return {
