@@ -169,16 +169,15 @@ def _print(found: FunctionCheck) -> None:
     out, (yes, no, _) = console(), marks()
     results = ", ".join(dict.fromkeys(finding.tensor for each in found.masks for finding in each.findings))
     masks = f"{len(found.masks)} mask{'s' * (len(found.masks) != 1)}"
-    if found.groups:
-        out.print(f"groups that were tried: {'; '.join(found.groups)}", soft_wrap=True)
+    about = f"{found.dtype} (tried on {'; '.join(found.groups)})" if found.groups else found.dtype
     if found.passed:
         nearest = max(found.masks, key=_closeness)
-        out.print(f"{yes} {safe(found.name)} is right on {masks}: {results} in {found.dtype}", soft_wrap=True)
+        out.print(f"{yes} {safe(found.name)} is right on {masks}: {results} in {about}", soft_wrap=True)
         out.print(f"nearest to its limit: {safe(_worst(nearest))}", soft_wrap=True)
         for limit in found.limits:
             out.print(f"limit: it is wrong where {limit}", soft_wrap=True)
         return
-    out.print(f"{no} {safe(found.name)} is wrong on {len(found.failures)} of {masks} in {found.dtype}", soft_wrap=True)
+    out.print(f"{no} {safe(found.name)} is wrong on {len(found.failures)} of {masks} in {about}", soft_wrap=True)
     for sentence in found.sentences:
         out.print(f"[red]{safe(sentence)}[/]", soft_wrap=True)
     rows = [each for each in found.failures if each.worst is not None]
