@@ -23,8 +23,9 @@ def uniform(block, seqlen=1000, heads=1):
     return masks.build("uniform_block_sparse", seqlen, block=block, kept=0.5, heads=heads)
 
 
-def asked(mask, heads=(8, 8), **options):
-    return Problem(mask=mask, heads_q=heads[0], heads_kv=heads[1], device=H200, **{"direction": "backward", **options})
+def asked(mask, heads=(8, 8), name="", **options):
+    direction = "forward" if name == "vsa_triton" else "backward"
+    return Problem(mask=mask, heads_q=heads[0], heads_kv=heads[1], device=H200, **{"direction": direction, **options})
 
 
 def codes(name, problem):
@@ -42,13 +43,13 @@ def codes_of_veto(name, problem):
 def test_masks(name):
     mine, other = (64, 128) if name != "fa2_sparse" else (128, 64)
     for heads in (1, 8):
-        assert codes(name, asked(uniform(mine, heads=heads))) == []
-    assert codes(name, asked(uniform(other))) == ["form"]
-    assert codes(name, asked(masks.build("causal", 1000))) == ["form"]
+        assert codes(name, asked(uniform(mine, heads=heads), name=name)) == []
+    assert codes(name, asked(uniform(other), name=name)) == ["form"]
+    assert codes(name, asked(masks.build("causal", 1000), name=name)) == ["form"]
     variable = masks.build("variable_block_sparse", 1000, boundaries=(0, 64, 500, 1000), kept=0.5)
-    assert codes(name, asked(variable)) == ["form"]
-    assert codes(name, asked(masks.PATTERNS["uniform_block_sparse"])) == []
-    assert codes(name, asked(uniform(mine).cut([(0, 3 * mine)], [(0, 1000)]))) == []
+    assert codes(name, asked(variable, name=name)) == ["form"]
+    assert codes(name, asked(masks.PATTERNS["uniform_block_sparse"], name=name)) == []
+    assert codes(name, asked(uniform(mine).cut([(0, 3 * mine)], [(0, 1000)]), name=name)) == []
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_masks(name):
 )
 def test_limits(name, options, expected):
     block = 128 if name == "fa2_sparse" else 64
-    assert codes(name, asked(uniform(block), **options)) == expected
+    assert codes(name, asked(uniform(block), name=name, **options)) == expected
 
 
 def test_devices():
@@ -85,14 +86,13 @@ def test_lists_that_32_bits_cannot_count_are_refused(name):
     most = 2**31 // (block * 2)  # blocks on either side, of two heads: as many as there may be, and one more
     for rows, refused in ((block - 1, []), (block, ["lengths"])):
         mask = masks.BlockSparseMask([[True]], [0, rows * block], [0, most * block])
-        assert codes_of_veto(name, asked(mask, heads=(2, 2), head_dim=64)) == refused
+        assert codes_of_veto(name, asked(mask, heads=(2, 2), name=name, head_dim=64)) == refused
 
 
-def test_the_triton_backward_reckons_places_in_32_bits():
-    mask = masks.BlockSparseMask([[True]], [0, 2**18], [0, 2**18])
-    assert codes_of_veto("vsa_triton", asked(mask, heads=(64, 64))) == ["lengths"]
-    assert codes_of_veto("vsa_triton", asked(mask, heads=(64, 64), direction="forward")) == []
-    assert codes_of_veto("vsa", asked(mask, heads=(64, 64))) == []
+def test_the_triton_backward_is_refused_and_its_forward_is_half_of_a_pair():
+    backward = asked(uniform(64))
+    assert codes_of_veto("vsa_triton", backward) == ["direction"]
+    assert codes_of_veto("vsa_triton", replace(backward, direction="forward")) == []
 
 
 def test_nothing_is_said_of_other_kernels():

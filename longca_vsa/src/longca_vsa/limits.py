@@ -31,17 +31,16 @@ def refusals(kernel: str, problem: Problem) -> Iterator[Reason]:
     if kernel in _FASTVIDEO and not math.isclose(problem.scale, problem.head_dim**-0.5, rel_tol=1e-6):
         offered = f"{kernel} has the factor 1/√head_dim on the scores compiled in"
         yield Reason("form", f"a softmax_scale of {problem.scale:g} was asked", offered, "Try bsa.")
+    if kernel == "vsa_triton" and problem.direction == "backward":
+        offered = "vsa_triton's backward rounds scaled keys to bfloat16, so that gradients of large scores are wrong"
+        yield Reason("direction", "gradients were asked", offered, "Try bsa, or vsa_triton+bsa.")
     if isinstance(problem.mask, Mask):
-        yield from _too_large(kernel, problem, problem.mask)
+        yield from _too_large(kernel, problem.heads_q, problem.mask)
 
 
-def _too_large(kernel: str, problem: Problem, mask: Mask) -> Iterator[Reason]:
-    """The kernels compute places in their block lists in 32 bits. One kernel does so for places in tensors too."""
+def _too_large(kernel: str, heads: int, mask: Mask) -> Iterator[Reason]:
+    """The kernels compute places in their block lists in 32 bits."""
     rows, columns = (-(-length // _BLOCK[kernel]) for length in (mask.seqlen_q, mask.seqlen_k))
-    if (entries := problem.heads_q * rows * columns) > _MOST:
+    if (entries := heads * rows * columns) > _MOST:
         offered = f"{kernel} takes at most 2³¹ − 1 blocks of {_BLOCK[kernel]} over all query heads"
         yield Reason("lengths", f"{entries} were asked", offered, "Try bsa.")
-    elements = problem.heads_q * problem.head_dim * rows * _BLOCK[kernel]
-    if kernel == "vsa_triton" and problem.direction == "backward" and elements > _MOST:
-        offered = f"{kernel}'s backward takes at most 2³¹ − 1 elements a tensor"
-        yield Reason("lengths", f"{elements} were asked", offered, "Try bsa.")
