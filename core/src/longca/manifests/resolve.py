@@ -100,7 +100,8 @@ def _fitting(manifest: KernelManifest, problem: Problem) -> tuple[tuple[int, boo
         return tuple(sorted(found, key=lambda one: one[1]))
 
     checked = verified_stamp() if problem.device.kind == "cuda" else None
-    return _FITTING.get(None, (manifest, tuple(map(id, manifest.offers)), problem.settings, checked), make)
+    packages = tuple(map(missing, manifest.requires))
+    return _FITTING.get(None, (manifest, tuple(map(id, manifest.offers)), problem.settings, checked, packages), make)
 
 
 #: The latest offers that cover problems but for their masks. New batches ask for the same ones.
