@@ -83,6 +83,8 @@ class ShardedBatch:
         The gradient is that of this rank's tokens. Other outputs, such as logits, stay as they are. It is a collective
         call.
         """
+        if x.ndim != 2:
+            return x
         places = self.shard(torch.arange(self.shape[0] * self.shape[1], device=x.device).view(self.shape))
         if x.shape != places.shape:
             return x
@@ -95,8 +97,8 @@ class ShardedBatch:
 
     def _cut(self, given: dict[str, Any], tokens: Tensor) -> dict[str, Any]:
         """The arguments with this rank's tokens, true positions and targets."""
-        dropped = {"attention_mask", "longca_mask", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"}
-        dropped |= {"seq_idx"}
+        bounds = {"seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"}
+        dropped = {"attention_mask", "longca_mask", *bounds}
         cut = {name: value for name, value in given.items() if name not in dropped}
         for name in {"input_ids", "inputs_embeds"} & cut.keys():
             cut[name] = self.shard(cut[name])
