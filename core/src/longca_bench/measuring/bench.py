@@ -19,7 +19,6 @@ from longca_bench.measuring.processor import process_tree
 from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.shared_inputs import InputCache, SharedInputs
 from longca_bench.measuring.status import Status
-from longca_bench.measuring.stream_trial import StreamTrial
 from longca_bench.measuring.timing import take_samples
 from longca_bench.measuring.trial import Trial, WrongResultError
 from longca_bench.suites.tasks import Task
@@ -62,8 +61,6 @@ class Bench:
             CaseEndError: What the plugin's code did ends the case.
         """
         self._world.meet()
-        if task.case.stream is not None:
-            return StreamTrial(task, self._device, self._instruments, self._inputs, self._wait_idle).measure()
         trial = self._planned(task)
         found, fields = self._verified(trial)
         times: dict[str, Any] = {}

@@ -20,11 +20,7 @@ from longca_bench.suites.case import Case
 from longca_bench.suites.suite import Suite
 from longca_bench.suites.tasks import Task
 
-__all__ = ["STEP", "identity", "judged", "measured_record", "unmeasured_record"]
-
-
-#: The direction of a stream's record: a training step, forward and backward.
-STEP = "step"
+__all__ = ["identity", "judged", "measured_record", "unmeasured_record"]
 
 
 def identity(suite: Suite, case: Case, device: Device, registry: Registry) -> dict[str, Any]:
@@ -56,7 +52,7 @@ def identity(suite: Suite, case: Case, device: Device, registry: Registry) -> di
         "heads_kv": case.heads_kv,
         "head_dim": case.head_dim,
         "dtype": case.dtype,
-        "direction": case.direction if case.stream is None else STEP,
+        "direction": case.direction,
         "mask_digest": mask.digest,
         "area": mask.area,
         "density": mask.density,

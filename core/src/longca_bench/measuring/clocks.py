@@ -25,7 +25,7 @@ import torch
 from longca_bench.measuring.heard import Heard
 from longca_bench.measuring.processor import count_error, kept_from_us
 
-__all__ = ["MANY_ATTEMPTS", "Clocks"]
+__all__ = ["Clocks"]
 
 #: Seconds beside a call that never count as hidden. On CUDA devices the flush is among them.
 ALLOWED = {"cpu": 1e-3, "cuda": 3e-3}
@@ -36,7 +36,7 @@ ROUND_TRIPS = 8
 #: Times the judge's own handling of the results that the worker's copies may take.
 COPIES = 8
 #: Most attempts to be as fast on new inputs, because other processes slow some down. A case is timed anew if none is.
-#: Bursts of short calls take little time, and the steps of a stream are not timed anew, so these have many.
+#: Bursts of short calls take little time, so these have many.
 ATTEMPTS, MANY_ATTEMPTS = 6, 12
 #: The most calls of a burst.
 MOST = 64

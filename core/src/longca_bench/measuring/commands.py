@@ -227,7 +227,7 @@ class Answer(_Data):
         moved_by: The transport of each axis of a planned strategy.
         kept: Whether a strategy's forward kept tensors for its backward.
         traffic: The collectives of a call, by their kind.
-        steps: Seconds of each step of a stream, or of each plan.
+        steps: Seconds of each plan.
         counts: Tokens of each rank, by a placement function.
     """
 

@@ -27,7 +27,7 @@ from longca_bench.verification.rows import drawn_tokens, rows_at
 
 __all__ = ["COMPARED", "NewWork"]
 
-#: The most calls, or steps of a stream, that are compared.
+#: The most calls that are compared.
 COMPARED = 3
 _QKV = ("q", "k", "v")
 

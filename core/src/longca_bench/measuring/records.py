@@ -23,7 +23,7 @@ from longca_advice.record_checks import (
 from longca_advice.record_lines import LINK, MOST_OF_LINE, MOST_WRONG, RecordLines, read_lines
 from longca_bench.measuring.status import Status
 
-__all__ = ["SCHEMA", "Record", "StreamTimes", "parsed", "read_records"]
+__all__ = ["SCHEMA", "Record", "parsed", "read_records"]
 
 #: Version of the record's fields.
 SCHEMA = 1
@@ -37,41 +37,11 @@ _Name = Annotated[str, Field(min_length=1)]
 #: Pydantic copies a dictionary that is a default value for every record.
 _NONE: Any = Field(default_factory=dict)
 _Times = tuple[Annotated[float, _POSITIVE], ...]
-_Steps = Annotated[_Times, Field(min_length=1)]
 _Findings = Annotated[Findings, AfterValidator(checked_findings)]
 _Factors = Annotated[dict[str, _Int | float | tuple[_Int, ...]], AfterValidator(checked_factors)]
 _Communication = Annotated[dict[str, dict[str, _Int | float]], AfterValidator(checked_communication)]
 _Gpu = Annotated[dict[str, Any] | None, AfterValidator(checked_gpu)]
 _Machine = Annotated[dict[str, Any] | None, AfterValidator(checked_machine)]
-
-
-class StreamTimes(BaseModel):
-    """The times of a stream of masks. All lists are by step, and times are those of the slowest rank.
-
-    Attributes:
-        layers: Calls of attention in a step, forward and backward.
-        fixed: Seconds of each step whose plan is there, as if its mask never changed.
-        fresh: Seconds of each step that plans.
-        prefetched: Seconds of each step whose plan `longca.prefetch` makes during the step before.
-        plan: Seconds of planning alone, from a mask of which nothing is known.
-        imbalance: Visible pairs of the busiest rank over the pairs of the average rank.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    layers: _Int
-    fixed: _Steps
-    fresh: _Steps
-    prefetched: _Steps
-    plan: _Steps
-    imbalance: _Steps
-
-    @model_validator(mode="after")
-    def _has_all_steps(self) -> StreamTimes:
-        counts = {len(each) for each in (self.fixed, self.fresh, self.prefetched, self.plan, self.imbalance)}
-        if len(counts) != 1 or counts == {0}:
-            raise ValueError("a stream has one time of each step in each way")
-        return self
 
 
 class Record(BaseModel):
@@ -104,7 +74,7 @@ class Record(BaseModel):
         heads_kv: Key and value heads.
         head_dim: Head dimension.
         dtype: Data type.
-        direction: `forward`, `backward` alone, or `step` for a stream of masks.
+        direction: `forward`, or `backward` alone. Earlier versions have `step` for a stream of masks.
         mask_digest: Hash of the mask's visible pairs.
         area: Visible pairs, over the mask's own heads.
         density: Visible pairs over all pairs.
@@ -162,8 +132,7 @@ class Record(BaseModel):
         abreast_seconds: The same on the slowest rank, when all ranks do it at once. None in the same case.
         rank_abreast_seconds: Each rank's own median of that.
         alone_findings: The worst rows of the kernel without a strategy, on the same inputs.
-        stream: The steps of a stream of masks, which have the direction `step`. The samples are the steps with
-            `longca.prefetch`. None for a case of one mask.
+        stream: The steps of a stream of masks, which only earlier versions measured. Their direction is `step`.
         finished: Time of the record, in UTC, as ISO 8601.
         previous: Number and digest of the line before, as in `41:9c1f…`. The first line has 0 and the digest of
             `environment.json`. None in records of earlier versions.
@@ -239,7 +208,7 @@ class Record(BaseModel):
     abreast_seconds: Annotated[float | None, _NOT_NEGATIVE] = None
     rank_abreast_seconds: tuple[float, ...] = ()
     alone_findings: _Findings = ()
-    stream: StreamTimes | None = None
+    stream: dict[str, Any] | None = None
     finished: str
     previous: Annotated[str | None, Field(pattern=LINK)] = None
 

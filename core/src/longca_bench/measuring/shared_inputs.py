@@ -11,7 +11,6 @@ from longca.manifests import Direction, Problem
 from longca_bench.measuring.shares import Share, shares
 from longca_bench.measuring.world import World
 from longca_bench.suites.case import Case
-from longca_bench.verification.head_sample import Turn
 from longca_bench.verification.inputs import Inputs, draw_inputs
 from longca_bench.verification.reference import Reference, reference
 
@@ -68,7 +67,7 @@ class InputCache:
         """
         if not self.has(case):
             self.drop()
-            self._shared = _shape(case), self.made(case, problem)
+            self._shared = _shape(case), self._made(case, problem)
         assert self._shared is not None, "it was made"
         return self._shared[1]
 
@@ -80,24 +79,17 @@ class InputCache:
         """Frees the memory of a reference for the next one."""
         self._shared = None
 
-    def made(self, case: Case, problem: Problem, turn: Turn | None = None) -> SharedInputs:
-        """Inputs and a reference that nobody keeps, as for one mask of a stream. The tensors of all masks are equal.
-
-        Args:
-            case: The case.
-            problem: Its problem, with any mask.
-            turn: The turn of a step of a stream, or None for a case of one mask.
-        """
+    def _made(self, case: Case, problem: Problem) -> SharedInputs:
         inputs = self._draw(case, problem)
         random = Random(repr(self._world.everyone(SystemRandom().getrandbits(63))))
-        dealt = shares(problem, self._world.size, random, turn)
+        dealt = shares(problem, self._world.size, random)
         share = dealt[self._world.rank]
         mine, expected = share.inputs(inputs), None
         if not share.is_empty:
             widest = replace(
                 problem, direction=Direction.BACKWARD if case.seqlen in self._with_backward else Direction.FORWARD
             )
-            expected = reference(share.problem(widest), mine, turn if self._world.size == 1 else None)
+            expected = reference(share.problem(widest), mine)
         return SharedInputs(inputs, dealt, mine, expected)
 
     def _draw(self, case: Case, problem: Problem) -> Inputs:

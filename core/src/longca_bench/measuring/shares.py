@@ -17,7 +17,7 @@ from torch import Tensor
 from longca.manifests import Layout, Problem
 from longca_bench.measuring.world import World
 from longca_bench.verification.findings import Finding
-from longca_bench.verification.head_sample import Turn, sample_heads
+from longca_bench.verification.head_sample import sample_heads
 from longca_bench.verification.inputs import Inputs
 
 __all__ = ["Share", "by_heads", "held_tokens", "rounds_of_all", "shares", "shares_of_all", "worst"]
@@ -64,25 +64,23 @@ class Share:
         return replace(finding, head=finding.head + self.heads(finding.tensor.split()[0]).start)
 
 
-def shares(problem: Problem, ranks: int, random: Random, turn: Turn | None = None) -> list[Share]:
+def shares(problem: Problem, ranks: int, random: Random) -> list[Share]:
     """Every rank's share of the heads that are verified. A share is empty if ranks outnumber the KV heads.
 
     For a problem so large that some heads stand for all, each rank has neighbours among its heads of `shares_of_all`.
-    They are drawn. The steps of a stream take the heads of each rank by turns. One rank has all heads, because a
-    reference samples heads itself.
+    They are drawn. One rank has all heads, because a reference samples heads itself.
 
     Args:
         problem: The problem of all ranks together.
         ranks: Number of ranks.
         random: The source of random numbers. It is the same on all ranks.
-        turn: The turn of a step of a stream, or None for a case of one mask.
     """
     everything = shares_of_all(problem, ranks)
-    sample = None if ranks == 1 else sample_heads(problem, random, turn)
+    sample = None if ranks == 1 else sample_heads(problem, random)
     if sample is None:
         return everything
     group, most = problem.heads_q // problem.num_heads_kv, max(1, len(sample.heads_kv) // ranks)
-    return _dealt((_some(most, *share.heads_kv, random, turn) for share in everything), group)
+    return _dealt((_some(most, *share.heads_kv, random) for share in everything), group)
 
 
 def shares_of_all(problem: Problem, ranks: int) -> list[Share]:
@@ -115,11 +113,11 @@ def _dealt(heads_kv: Iterable[tuple[int, int]], group: int) -> list[Share]:
     return [Share((start * group, stop * group), (start, stop)) for start, stop in heads_kv]
 
 
-def _some(most: int, start: int, stop: int, random: Random, turn: Turn | None) -> tuple[int, int]:
-    """The verified heads among those of a rank: drawn ones, or those of a turn."""
+def _some(most: int, start: int, stop: int, random: Random) -> tuple[int, int]:
+    """The verified heads among those of a rank, which are drawn."""
     if stop - start <= most:
         return start, stop
-    first = random.randint(start, stop - most) if turn is None else turn.heads(most, start, stop).start
+    first = random.randint(start, stop - most)
     return first, first + most
 
 

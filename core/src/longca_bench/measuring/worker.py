@@ -47,7 +47,6 @@ from longca_bench.measuring.exhaustion import is_exhausted
 from longca_bench.measuring.global_state import GlobalState
 from longca_bench.measuring.results import describe_all, methods_of, named_results
 from longca_bench.measuring.strategy_commands import CallStrategy, Join
-from longca_bench.measuring.stream_worker import StreamWorker
 from longca_bench.measuring.timing import calls_in_a_row, timed_call, wall_call
 from longca_bench.measuring.world import World
 
@@ -114,7 +113,6 @@ class Worker:
             Run: self._run,
             Join: self._join,
             LoadFunction: self._load_function,
-            **StreamWorker(self).commands,
         }
 
     def answer(self, command: object) -> Answer:

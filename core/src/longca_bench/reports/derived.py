@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from statistics import median
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from longca.manifests.mixes import singles
@@ -121,23 +120,6 @@ def communicated(rows: Rows, what: str, by: float = 1.0) -> Series:
     return _series(rows, [each["all"][what] * by if each else None for each in rows["communication"]], "float64")
 
 
-def streamed(rows: Rows, what: str) -> Series:
-    """The median of a stream's figure in milliseconds. Missing for a case of one mask."""
-    return _of_streams(rows, lambda stream: median(getattr(stream, what)) * 1e3)
-
-
-def over_fixed(rows: Rows, way: str) -> Series:
-    """All steps of a stream made in a way over the same steps with plans that are there. The steps' masks differ."""
-    return _of_streams(rows, lambda stream: sum(getattr(stream, way)) / sum(stream.fixed))
-
-
-def worst_step(rows: Rows, way: str) -> Series:
-    """The step of a stream that took longest in a way, over the same step with a plan that is there."""
-    return _of_streams(
-        rows, lambda stream: max(mine / one for mine, one in zip(getattr(stream, way), stream.fixed, strict=True))
-    )
-
-
 def of_gpu(rows: Rows, what: str) -> Series:
     """A figure of the GPU, read after a case's last call. It is missing for a CPU."""
     return _series(rows, [found.get(what) if found else None for found in rows["gpu"]], "float64")
@@ -234,11 +216,6 @@ def _series(rows: Rows, values: Any, dtype: str | None = None) -> Series:
     from pandas import Series
 
     return Series(values, index=rows.index, dtype=dtype)
-
-
-def _of_streams(rows: Rows, figure: Callable[[Any], float]) -> Series:
-    """A figure of each row's stream. Missing for a case of one mask."""
-    return _series(rows, [None if stream is None else figure(stream) for stream in rows["stream"]], "float64")
 
 
 def _says_hidden(rows: Rows) -> Series:

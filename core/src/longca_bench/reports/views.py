@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from longca.errors import UnknownNameError
 from longca_bench.reports.build import tables_of
 from longca_bench.reports.view import View
-from longca_bench.reports.views_dynamic import dynamic
 from longca_bench.reports.views_pairs import best_pair, measured_pairs
 from longca_bench.reports.views_run import NOT_MEASURED, environment, results, strategies, whole
 from longca_bench.reports.views_sparse import crossings
@@ -33,7 +32,6 @@ VIEWS: dict[str, View | Callable[[Rows], list[Table]]] = {
     "best-pair": best_pair,
     "pairs": measured_pairs,
     "costs": COSTS,
-    "dynamic": dynamic,
     "crossings": crossings,
     "fastest-strategies": fastest_strategies,
     "strategy-shares": strategy_shares,
@@ -43,7 +41,7 @@ VIEWS: dict[str, View | Callable[[Rows], list[Table]]] = {
     "collectives": collectives,
     "whole": whole,
 }
-#: Views of strategies on one mask. Steps of a stream of masks have a view of their own.
+#: Views of strategies on one mask. They leave out the streams of masks of earlier versions.
 _OF_ONE_MASK = frozenset(name for name in VIEWS if name.startswith("strategy-")) | {
     *("fastest-strategies", "transports", "collectives")
 }

@@ -17,7 +17,6 @@ from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
 from longca.masks import PATTERNS, Mask, sample
 from longca_bench.suites.meshes import MeshAxes
-from longca_bench.suites.streams import Stream
 
 __all__ = ["Case", "Parallel"]
 
@@ -72,7 +71,6 @@ class Case:
         factors: Mask factors of the suite, as sorted (name, value) pairs.
         parallel: The way in which ranks share the case, or None on one device.
         allow_unverified: Whether an offer may run that nobody verified on the device. The case is the same.
-        stream: The masks and the layers of training steps, or None for one mask. Steps have both directions.
     """
 
     kernel: str
@@ -88,7 +86,6 @@ class Case:
     factors: tuple[tuple[str, int | float | tuple[int, ...]], ...] = ()
     parallel: Parallel | None = None
     allow_unverified: bool = False
-    stream: Stream | None = None
 
     def digest(self, device: str) -> str:
         """16 hex digits of the case on a device."""
@@ -98,8 +95,6 @@ class Case:
             del about["parallel"]
         elif self.parallel.transport is Transport.AUTO:  # nor did they have this
             del about["parallel"]["transport"]
-        if self.stream is None:
-            del about["stream"]
         text = json.dumps([about, device], sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -107,7 +102,7 @@ class Case:
     def mask(self) -> Mask:
         """The case's mask, drawn from its seed."""
         same = replace(self, kernel="", dtype="float32", direction=Direction.FORWARD, head_dim=1, heads_q=1)
-        return _mask(replace(same, parallel=None, stream=None))
+        return _mask(replace(same, parallel=None))
 
     def problem(self, device: Device) -> Problem:
         """The problem that the kernel gets."""

@@ -20,7 +20,6 @@ from longca_advice.auto_layout import AUTO
 from longca_bench.suites.case import Case, Parallel
 from longca_bench.suites.meshes import fitting_meshes
 from longca_bench.suites.selection import Selection, absent, check, halves, nothing_left, strategies_of
-from longca_bench.suites.streams import Stream
 from longca_bench.suites.suite import Suite, Sweep, Value
 
 __all__ = ["MOST_CASES", "Selection", "absent", "expand"]
@@ -101,11 +100,6 @@ class _Matrix:
         """Number of combinations."""
         return sum(map(self.sweep.count_factor_sets, self.patterns)) * prod(map(len, self.axes))
 
-    @property
-    def stream(self) -> Stream | None:
-        """The stream of each case, if the sweep asks for streams."""
-        return Stream(self.sweep.stream, self.sweep.layers) if self.sweep.stream else None
-
     def cases(self) -> Iterator[Case]:
         """The case of each combination, without invalid pairs that were added."""
         lengths, *others = self.axes
@@ -114,7 +108,7 @@ class _Matrix:
             kernel, parallel, direction = call
             heads_q, heads_kv = map(int, heads.split(":"))
             about = (self.sweep.lengths, seed, heads_q, heads_kv, head_dim, dtype, direction, factors, parallel)
-            case = Case(kernel, pattern, seqlen, *about, stream=self.stream)
+            case = Case(kernel, pattern, seqlen, *about)
             if kernel not in self.added or (self.takes is not None and self.takes(case)):
                 yield case
 
@@ -133,8 +127,6 @@ def _matrix(
     kernels = [name for name in kernels if name not in added]
     parallels = [None] if ranks is None else list(_parallels(sweep, strategies, ranks, selection))
     directions = [d for d in sweep.directions if not selection.directions or d in selection.directions]
-    if sweep.stream:  # the problem of a step is that of the backward, which has the forward's plan too
-        directions = [Direction.BACKWARD]
     backward = [d for d in directions if d == Direction.BACKWARD]
     lengths = sweep.lengths_on(ranks or 1)
     taken = [n for n in selection.seqlens if n in lengths or n not in listed]

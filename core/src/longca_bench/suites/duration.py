@@ -206,8 +206,6 @@ def _call(case: Case, device: Device, registry: Registry) -> float | None:
     Raises:
         UnsupportedError: The kernel or the strategy does not take the case.
     """
-    if case.stream is not None:
-        return None
     problem, training = case.problem(device), case.direction == Direction.BACKWARD
     asked = Asked(problem, training, registry, sources().costs, None, (case.kernel,), anywhere=False)
     halves = (case.kernel,) * 2 if is_mix(case.kernel) else split(case.kernel) or (case.kernel,) * 2

@@ -38,7 +38,7 @@ __all__ = ["Heads", "Suite", "Sweep", "builtin_suites", "complaints", "load_suit
 #: digest.
 _LATER = {
     "grid": {}, "tokens_per_rank": [], "strategies": [], "placements": ["auto"], "meshes": {}, "pairs": False,
-    "transports": ["auto"], "stream": 0, "layers": 1,
+    "transports": ["auto"],
 }  # fmt: skip
 
 #: Wrong values of a suite that a message names.
@@ -122,9 +122,6 @@ class Sweep(BaseModel):
         meshes: Ranks along each axis of a strategy, such as `2x4`, by strategy. The meshes that make up the job's ranks
             are taken. Names put the axes in another order, as in `ulysses=2,ring=4`, and the last axis has the ranks of
             one host. If no mesh fits, ranks are split into axes as equally as possible.
-        stream: Number of masks of a stream, each the mask of a training step. 0 for cases of one mask. A stream is
-            measured in training steps of a forward and a backward, so it has no directions.
-        layers: Calls of attention in a step of a stream.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -146,8 +143,6 @@ class Sweep(BaseModel):
     placements: Annotated[tuple[str, ...], Field(min_length=1)] = ("auto",)
     transports: Annotated[tuple[str, ...], Field(min_length=1)] = ("auto",)
     meshes: dict[str, tuple[Mesh, ...]] = {}
-    stream: Annotated[int, Field(strict=True, ge=0, le=1000)] = 0
-    layers: Annotated[int, Field(strict=True, ge=1, le=1000)] = 1
 
     @model_validator(mode="after")
     def _each_factor_once(self) -> Sweep:
@@ -174,14 +169,6 @@ class Sweep(BaseModel):
         given += [name for name in ("placements", "transports") if getattr(self, name) != ("auto",)]
         if not self.strategies and given:
             raise ValueError(f"{', '.join(given)} are for strategies; give those too")
-        return self
-
-    @model_validator(mode="after")
-    def _streams(self) -> Sweep:
-        if self.layers > 1 and not self.stream:
-            raise ValueError("layers are those of a stream's steps; give stream too")
-        if self.stream and (self.pairs or "directions" in self.model_fields_set):
-            raise ValueError("a stream is measured in steps of both directions; leave out pairs and directions")
         return self
 
     @model_validator(mode="after")

@@ -19,7 +19,6 @@ from longca.plugins import Registry
 from longca_advice.auto_layout import AUTO, arranged
 from longca_bench.suites.case import Case
 from longca_bench.suites.meshes import MeshAxes
-from longca_bench.suites.streams import masks_of
 
 __all__ = ["Sharing", "Task", "elsewhere", "is_elsewhere", "places_of", "takes", "task_of"]
 
@@ -53,7 +52,6 @@ class Task:
         distributions: The distributions whose code it runs. They share a process.
         sharing: How ranks share it, or None on one device.
         unverified: Whether nobody verified an offer that covers it on the device.
-        steps: How ranks share each mask of a stream. Empty for cases of one mask, and on one device.
         optional_lse: Whether the offer that covers it may give no log-sum-exp.
     """
 
@@ -64,12 +62,13 @@ class Task:
     distributions: tuple[str, ...] = ()
     sharing: Sharing | None = None
     unverified: bool = False
-    steps: tuple[Sharing, ...] = ()
     optional_lse: bool = False
 
 
 def task_of(registry: Registry, case: Case, device: Device) -> Task:
-    """The task of a case, or of a stream. Its fields besides `steps` are those of the case's own mask.
+    """The task of a case.
+
+    `auto` gives the same placement in both directions, because training and evaluation use the same shards.
 
     Args:
         registry: The registry of kernels and strategies.
@@ -78,15 +77,6 @@ def task_of(registry: Registry, case: Case, device: Device) -> Task:
 
     Raises:
         UnsupportedError: The kernel does not take the case. The message gives the reasons.
-    """
-    task = _task_of(registry, case, device)
-    return task if case.stream is None else _with_stream(registry, task, device)
-
-
-def _task_of(registry: Registry, case: Case, device: Device) -> Task:
-    """The task of a case's own mask.
-
-    `auto` gives the same placement in both directions, because training and evaluation use the same shards.
     """
     problem, parallel = case.problem(device), case.parallel
     providers = tuple(provider.distribution for provider in registry.providers(case.kernel))
@@ -103,20 +93,6 @@ def _task_of(registry: Registry, case: Case, device: Device) -> Task:
     sharing = Sharing(layout, places_of(parallel.mesh, layout.axis_sizes), alone.valid, alone.rough_lse)
     both = tuple(dict.fromkeys((*providers, registry.strategy_provider(parallel.strategy).distribution)))
     return Task(case, verdict.form, placement, verdict.rough_lse, both, sharing, verdict.unverified)
-
-
-def _with_stream(registry: Registry, task: Task, device: Device) -> Task:
-    """The task of a stream, whose kernel takes every mask. All masks have the placement of the first."""
-    problem, parallel, steps = task.case.problem(device), task.case.parallel, []
-    for mask in masks_of(task.case):
-        asked = problem.with_mask(mask)
-        if parallel is None or task.sharing is None:
-            registry.resolve(task.case.kernel, asked).check()
-            continue
-        layout = registry.layout(parallel.strategy, asked, parallel.axis_sizes, task.placed)
-        registry.resolve(task.case.kernel, asked, layout).check()
-        steps.append(replace(task.sharing, layout=layout))
-    return replace(task, steps=tuple(steps))
 
 
 def takes(registry: Registry, device: Device, *, allow_unverified: bool = False) -> Callable[[Case], bool]:

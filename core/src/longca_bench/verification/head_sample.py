@@ -17,29 +17,12 @@ from longca.manifests import Problem
 from longca.masks import BlockSparseMask
 from longca_bench.verification.inputs import Inputs
 
-__all__ = ["SAMPLED_PAIRS", "HeadSample", "Turn", "sample_heads"]
+__all__ = ["SAMPLED_PAIRS", "HeadSample", "sample_heads"]
 
 #: Pairs over all heads above which a reference samples heads. The sampled heads have no more pairs, but they are two at
 #: least. A reference computes the visible pairs of a mask, and all pairs of a block-sparse mask.
 SAMPLED_PAIRS = 2**36
 _LEAST = 2
-
-
-@dataclass(frozen=True)
-class Turn:
-    """The turn of a step of a stream. Each step has a reference of a few heads, and the next step has the heads after.
-
-    Attributes:
-        number: Number of the turn.
-        steps: Steps of the stream. Their references share the pairs of one case, but each has one KV head at least.
-    """
-
-    number: int
-    steps: int
-
-    def heads(self, few: int, start: int, stop: int) -> range:
-        """The heads of this turn, `few` of the heads from start to stop. All of these have a turn after some steps."""
-        return range(first := min(start + self.number * few % (stop - start), stop - few), first + few)
 
 
 @dataclass(frozen=True)
@@ -73,23 +56,18 @@ class HeadSample:
         return self.heads_kv if name in ("k", "v", "dk", "dv") else self.heads_q
 
 
-def sample_heads(problem: Problem, random: Random = SystemRandom(), turn: Turn | None = None) -> HeadSample | None:
+def sample_heads(problem: Problem, random: Random = SystemRandom()) -> HeadSample | None:
     """Heads for a problem's reference, or None for all heads.
 
     Args:
         problem: The problem.
         random: Draws the heads. The system's random numbers cannot be predicted.
-        turn: The turn of a step of a stream, which takes heads in order. None for a case of one mask.
     """
     count = problem.num_heads_kv
-    pairs = SAMPLED_PAIRS // (1 if turn is None else turn.steps)
-    fits = max(_LEAST if turn is None else 1, pairs * count // max(1, _pairs(problem)))
+    fits = max(_LEAST, SAMPLED_PAIRS * count // max(1, _pairs(problem)))
     if fits >= count:
         return None
-    if turn is None:
-        heads_kv = np.array(sorted(random.sample(range(count), fits)))
-    else:
-        heads_kv = np.array(turn.heads(fits, 0, count))
+    heads_kv = np.array(sorted(random.sample(range(count), fits)))
     group = problem.heads_q // count
     heads_q = heads_kv[:, None] * group + np.arange(group)
     return HeadSample(tuple(heads_kv.tolist()), tuple(heads_q.ravel().tolist()))

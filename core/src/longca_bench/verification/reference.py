@@ -14,7 +14,7 @@ from torch import Tensor
 from longca.kernels.base import torch_dtype
 from longca.manifests import Problem
 from longca.parallel.merge import merge
-from longca_bench.verification.head_sample import HeadSample, Turn, sample_heads
+from longca_bench.verification.head_sample import HeadSample, sample_heads
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.spread import BackwardSpread, ForwardSpread
 from longca_bench.verification.tokens import by_tokens
@@ -83,7 +83,7 @@ class Reference:
         return self.lse.nbytes + sum(x.nbytes for x in rows)
 
 
-def reference(problem: Problem, inputs: Inputs, turn: Turn | None = None) -> Reference:
+def reference(problem: Problem, inputs: Inputs) -> Reference:
     """The reference of a problem: its output, and its gradients if its direction is `backward`.
 
     A problem above SAMPLED_PAIRS gets a reference of some heads.
@@ -91,9 +91,8 @@ def reference(problem: Problem, inputs: Inputs, turn: Turn | None = None) -> Ref
     Args:
         problem: The problem.
         inputs: Its tensors.
-        turn: The turn of a step of a stream, or None for a case of one mask.
     """
-    sample = sample_heads(problem, turn=turn)
+    sample = sample_heads(problem)
     if sample is None:
         return reference_of_all(problem, inputs)
     found = reference_of_all(sample.problem(problem), sample.inputs(inputs))

@@ -10,7 +10,6 @@ from longca_bench.measuring.run_folder import RunFolder
 from ..reports.runs import ENVIRONMENT, record, write_run
 
 TORN = '{"case": "torn'
-STEPS = {name: [] for name in ("fixed", "fresh", "prefetched", "plan", "imbalance")}
 #: A field of a record that reports cannot read, and the view that reads it.
 ODD = {
     "kept": ({"factors": {"kept": [1]}}, "throughput"),
@@ -24,7 +23,6 @@ ODD = {
     "machine": ({"machine": {"cores": 1}}, "results"),
     "waited": ({"machine": {"busy": False, "why": "", "waited": None, "measured": 1}}, "results"),
     "limit": ({"findings": [{"tensor": "out", "passed": True, "error": 1.0, "limit": "x"}]}, "results"),
-    "stream": ({"stream": {"layers": 1, **STEPS}}, "dynamic"),
     "direction": ({"direction": ""}, "strategy-shares"),
     "mesh": ({"strategy": "usp", "placement": "zigzag", "world_size": 2, "mesh": "x"}, "strategy-memory"),
 }

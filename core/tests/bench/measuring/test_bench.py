@@ -30,5 +30,5 @@ def test_a_suspected_case_is_timed_anew(monkeypatch, said, patience, times, stat
     monkeypatch.setattr(Bench, "_planned", lambda self, task: trial)
     monkeypatch.setattr(Bench, "_verified", lambda self, trial: (Verification(()), {}))
     monkeypatch.setattr(Bench, "_timed", lambda self, trial: timed(trial))
-    found = bench.measure(Mock(case=Mock(stream=None)))
+    found = bench.measure(Mock())
     assert (found.status, found.fields["median"], timed.call_count) == (status, times, times)

@@ -67,7 +67,7 @@ def measured(tmp_path, monkeypatch):
 def test_a_kernel_that_knows_the_compared_heads_is_wrong_on_new_inputs(measured, monkeypatch, direction, suffix):
     """It is right wherever the reference looks: in the first and the last head, and in calls that it knows."""
     outer = HeadSample((0, 3), (0, 3))
-    monkeypatch.setattr(reference, "sample_heads", lambda problem, turn: outer if problem.heads_q == 4 else None)
+    monkeypatch.setattr(reference, "sample_heads", lambda problem: outer if problem.heads_q == 4 else None)
     wrong, right = measured(direction, f"only_outer_heads{suffix}", "naive")
     assert (right.status, right.fields["verified_kv_heads"]) == ("ok", (0, 3)), right.message
     assert wrong.status == "wrong"

@@ -8,7 +8,6 @@ import torch
 from longca import Device, Problem, masks
 from longca_bench.measuring.shared_inputs import SharedInputs
 from longca_bench.measuring.shares import shares, shares_of_all
-from longca_bench.verification.head_sample import Turn
 from longca_bench.verification.inputs import Inputs
 
 
@@ -54,20 +53,3 @@ def test_one_device_has_all_heads(seqlen):
     problem = problem_of(seqlen, (64, 8))
     (share,) = shares(problem, 1, Random(0))
     assert (share.heads_kv, share.problem(problem)) == ((0, 8), problem), "a reference samples heads itself"
-
-
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_steps_of_a_stream_deal_the_heads_of_each_rank_by_turns(ranks):
-    problem = problem_of(2**17, (64, 8))
-    turns = [shares(problem, ranks, Random(number), Turn(number, 50)) for number in range(5, 9)]
-    bounds = [8 * rank // ranks for rank in range(ranks + 1)]
-    for rank in range(ranks):
-        heads = [each[rank].heads_kv for each in turns]
-        assert {stop - start for start, stop in heads} == {1}
-        assert {start for start, _ in heads} == set(range(bounds[rank], bounds[rank + 1]))
-        assert [each[rank].heads_q for each in turns] == [(8 * a, 8 * b) for a, b in heads]
-
-
-def test_steps_of_a_small_stream_deal_all_heads():
-    problem = problem_of(64, (8, 4))
-    assert shares(problem, 3, Random(0), Turn(1, 50)) == shares_of_all(problem, 3)

@@ -211,7 +211,7 @@ def test_a_wrong_timed_call_names_its_rank(setup, spoil, said):
 
 @pytest.mark.parametrize("name", ["out", "lse"])
 def test_a_head_without_a_reference_stays_as_it_was_verified(setup, monkeypatch, name):
-    monkeypatch.setattr(reference, "sample_heads", lambda problem, turn: HeadSample((0,), (0, 1)))
+    monkeypatch.setattr(reference, "sample_heads", lambda problem: HeadSample((0,), (0, 1)))
     made = setup(direction="forward")
     strategy = Here(made)
     one = trial(made, strategy)

@@ -26,7 +26,6 @@ from longca_bench.ranks.world import JobWorld
 from longca_bench.suites.tasks import Sharing
 from longca_bench.verification import head_sample
 from longca_bench.verification.findings import Finding
-from longca_bench.verification.head_sample import Turn
 from longca_bench.verification.inputs import draw_inputs
 from longca_bench.verification.reference import reference_of_all
 from longca_builtin.naive import Naive
@@ -107,23 +106,6 @@ def check_heads(world):
     assert torch.equal(back, lse[share.heads("lse")])
 
 
-def check_heads_by_turns(world):
-    """The steps of a stream bring each rank the next of its heads."""
-    about = {"heads_q": 12, "heads_kv": 6, "head_dim": 2, "device": Device("cpu"), "dtype": "float32"}
-    problem, layout = Problem(mask=build("full", 6), **about), Layout(((),) * 3, (((0, 1),), ((1, 4),), ((4, 6),)))
-    held, seen = held_tokens(layout, range(RANKS)), []
-    whole = torch.arange(6.0 * 12 * 2).view(6, 12, 2)
-    with mock.patch.object(head_sample, "SAMPLED_PAIRS", 0):
-        for number in range(2):
-            dealt = shares(problem, RANKS, Random(0), Turn(number, 50))
-            back = by_heads("dq", layout.shard(whole, world.rank), held, dealt, world)
-            heads = dealt[world.rank].heads("dq")
-            assert torch.equal(back, whole[:, heads])
-            seen.append((heads.start, heads.stop))
-    first = 4 * world.rank
-    assert seen == [(first, first + 2), (first + 2, first + 4)]
-
-
 def check_new_inputs(world):
     """Each rank verifies one KV head of two. On new inputs a wrong head of any of them is found, in rounds of one."""
     problem = Problem(
@@ -193,7 +175,6 @@ def main(rank, port):
         check_first_exchange,
         check_collectives,
         check_heads,
-        check_heads_by_turns,
         check_new_inputs,
         check_rounds,
     ):

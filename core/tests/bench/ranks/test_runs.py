@@ -144,38 +144,3 @@ def test_what_would_be_measured(toys):
     assert all("toy=3" in line for line in lines)
     assert sum("unsupported: nobody is ever placed so" in line for line in lines) == 1
     assert str(sys.executable) not in output
-
-
-STREAM = """
-name = "stream"
-version = 1
-[[sweep]]
-patterns = ["causal_document"]
-kernels = ["honest", "wrong"]
-strategies = ["toy"]
-placements = ["lazily"]
-tokens_per_rank = [40]
-stream = 12
-layers = 2
-heads = ["4:2"]
-head_dims = [16]
-dtypes = ["float32"]
-"""
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
-def test_a_stream_of_masks_on_two_ranks(toys):
-    (toys.folder / "toys.toml").write_text(STREAM, "utf-8")
-    process = toys.start("--nproc", "2", TOYS_DUE="backward")  # a step's plans are those of the backward
-    output, errors = process.communicate(timeout=600)
-    assert process.returncode == 1, output + errors
-    honest, wrong = toys.records()
-    assert (honest["status"], wrong["status"]) == ("ok", "wrong")
-    assert (honest["direction"], honest["placed"], honest["stream"]["layers"]) == ("step", "lazily", 2)
-    assert {len(honest["stream"][name]) for name in ("fixed", "fresh", "prefetched", "plan", "imbalance")} == {12}
-    assert honest["samples"] == honest["stream"]["prefetched"]
-    assert honest["moved_by"] == "toy=collectives"
-    assert "busy" in honest["machine"]
-    assert min(honest["stream"]["imbalance"]) > 1.9
-    assert "of fixed steps" in wrong["message"]

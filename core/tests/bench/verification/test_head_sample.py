@@ -7,7 +7,7 @@ import torch
 from longca import Device, Problem
 from longca.masks import build
 from longca_bench.verification import head_sample
-from longca_bench.verification.head_sample import HeadSample, Turn, sample_heads
+from longca_bench.verification.head_sample import HeadSample, sample_heads
 from longca_bench.verification.inputs import draw_inputs
 from longca_bench.verification.reference import reference
 from longca_bench.verification.verify import check_backward, check_forward
@@ -94,7 +94,7 @@ def test_sampled_rows_are_those_of_the_whole(monkeypatch, mask_heads):
 def test_a_wrong_sampled_head_is_named(monkeypatch, name):
     """A wrong head that is not sampled is found on new inputs: `test_new_work`."""
     asked, sample = problem(), HeadSample((1, 3), (2, 3, 6, 7))
-    monkeypatch.setattr("longca_bench.verification.reference.sample_heads", lambda problem, turn: sample)
+    monkeypatch.setattr("longca_bench.verification.reference.sample_heads", lambda problem: sample)
     last = 3 if name in ("dk", "dv") else 7
     assert verify(Naive(), asked).passed
     (finding,) = [f for f in verify(SpoiltHead(name, last, 7.0), asked).failures if f.tensor == name]
@@ -107,19 +107,3 @@ def test_what_was_not_written_is_found_in_every_head(monkeypatch, name):
     failures = verify(SpoiltHead(name, 1 if name in ("dk", "dv") else 3, torch.nan), problem()).failures
     assert name in {finding.tensor for finding in failures}
     assert all("written" in finding.note for finding in failures)
-
-
-@pytest.mark.parametrize(("groups", "few", "first"), [(0, 1, (1,)), (2, 1, (1,)), (6, 2, (2, 3)), (9, 3, (1, 2, 3))])
-def test_steps_of_a_stream_take_heads_by_turns(monkeypatch, groups, few, first):
-    """The references of three steps have the pairs of one case, and at least one KV head each."""
-    limit_to(monkeypatch, problem(), groups)
-    samples = [sample_heads(problem(), turn=Turn(number, 3)).heads_kv for number in range(1, 9)]
-    assert samples[0] == first
-    assert {len(heads) for heads in samples} == {few}
-    assert samples == [sample_heads(problem(), turn=Turn(number, 3)).heads_kv for number in range(1, 9)]
-    assert {head for heads in samples[:4] for head in heads} == {0, 1, 2, 3}
-
-
-def test_steps_that_are_small_together_have_all_heads(monkeypatch):
-    limit_to(monkeypatch, problem(), 12)
-    assert sample_heads(problem(), turn=Turn(0, 3)) is None
