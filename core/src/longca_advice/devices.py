@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -10,7 +9,7 @@ from longca.errors import RequestError
 from longca.manifests import Device
 from longca.manifests.devices import cpu_device, current_device
 
-__all__ = ["DEVICES", "NO_DEVICE_REACHES", "PEAKS", "cpu_reaches", "evidence_name", "named_device", "peak_tflops"]
+__all__ = ["DEVICES", "NO_DEVICE_REACHES", "PEAKS", "evidence_name", "named_device", "peak_tflops"]
 
 _GB = 10**9
 
@@ -62,9 +61,6 @@ PEAKS: Mapping[str, Mapping[str, float]] = MappingProxyType(
 #: TFLOP/s that are beyond any single device.
 NO_DEVICE_REACHES = 5000.0
 
-#: TFLOP/s that are beyond a core of any CPU: matrix units do 2,048 operations on 16 bits in a cycle, at 4 GHz.
-_NO_CORE_REACHES = {"bfloat16": 8.2, "float16": 8.2, "float32": 1.0, "float64": 0.5}
-
 
 def named_device(text: str | None, measured: Mapping[str, Device] | None = None) -> Device:
     """A device by its name.
@@ -101,11 +97,6 @@ def named_device(text: str | None, measured: Mapping[str, Device] | None = None)
 def evidence_name(device: Device) -> str:
     """The name of a device in the evidence."""
     return device.name or (cpu_device().name if device.kind == "cpu" else str(device))
-
-
-def cpu_reaches(dtype: str) -> float:
-    """TFLOP/s in a data type that are beyond all cores of this machine's CPU."""
-    return (os.cpu_count() or 1) * _NO_CORE_REACHES[dtype]
 
 
 def peak_tflops(device: str, dtype: str) -> float | None:

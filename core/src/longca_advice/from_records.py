@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import chain
@@ -16,14 +15,11 @@ from pydantic import ValidationError
 from longca.errors import LongCAError, RequestError
 from longca.manifests import Device, Layout, Problem, Transport
 from longca.masks import PATTERNS, Form, Mask, sample
-from longca.plain_text import printable
 from longca.plugins import Registry
 from longca_advice.calls import StrategyCall, schedule_of
 from longca_advice.evidence import Collected, Row, Run, said
 from longca_advice.network import Network, Topology, fit_links, transferred
 from longca_advice.nominal import imbalance
-from longca_advice.record_checks import check_times, check_verified
-from longca_advice.record_lines import LINK, MOST_OF_LINE, link_to, parse_json, read_lines
 from longca_advice.work import work_of
 
 __all__ = [
@@ -68,44 +64,24 @@ def verified(
         RequestError: A file cannot be read, or a line is no record. The message names the line.
     """
     try:
-        held = read_lines(folder)
-        run = run_of(parse_json(held.environment or b"null"), printable(name or str(folder)))
-    except ValueError as error:
-        raise RequestError(f"{folder} is no folder of a run: {error}. Give one that `longca run` wrote") from None
+        environment = json.loads((folder / "environment.json").read_bytes())
+        run = run_of(environment, str(name or folder).encode("utf-8", "backslashreplace").decode())
+        lines = (folder / "records.jsonl").read_bytes().split(b"\n")[:-1]  # a torn last line is no record
+    except (ValueError, OSError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise RequestError(f"{folder} is no folder of a run: {reason}. Give one that `longca run` wrote") from None
     latest: dict[str, tuple[Row, dict[str, Any]] | None] = {}
-    links: dict[int, str | None] = {}
-    for number, line in enumerate(held.lines, 1):
+    for number, line in enumerate(lines, 1):
         try:
-            record = _record(line)
+            record = json.loads(line)
             given = (factors or {}).get(record["pattern"], {}) if "factors" not in record else {}
             counts = record["status"] == "ok" and record.get("stream") is None  # a stream has no one mask
-            latest[record["case"]] = (_checked(record, run, given), record) if counts else None
-            links[number] = record.get("previous")
-        except ValidationError as error:
-            raise RequestError(f"{held.named(number, said(error, 'record'))}. Correct or remove the line") from None
+            latest[record["case"]] = (row_of(record, run, given), record) if counts else None
         except (*_WRONG, LongCAError) as error:
-            raise RequestError(f"{held.named(number, error)}. Correct or remove the line") from None
-    for _, note in held.breaks(links):
-        raise RequestError(f"{note}. Give the folder as `longca run` left it")
+            reason = said(error, "record") if isinstance(error, ValidationError) else str(error)
+            where = f"{folder / 'records.jsonl'}, line {number}"
+            raise RequestError(f"{where}: {reason}. Correct or remove the line") from None
     yield from (found for found in latest.values() if found is not None)
-
-
-def _record(line: bytes) -> dict[str, Any]:
-    if len(line) > MOST_OF_LINE:
-        raise ValueError(f"it has {len(line)} bytes, and a record has at most {MOST_OF_LINE}")
-    record = parse_json(line)
-    if not isinstance(record, dict) or "status" not in record:
-        raise ValueError("it is no record")
-    if not re.match(LINK, record.get("previous") or link_to(0, b"")):
-        raise ValueError("previous is no number and digest of a line")
-    return record
-
-
-def _checked(record: Mapping[str, Any], run: Run, factors: Mapping[str, Any]) -> Row:
-    row, parts = row_of(record, run, factors), (record["samples"], record["median"])
-    check_times(*parts, record.get("tflops"), record["flops"], record.get("world_size"))
-    check_verified(*parts, record["findings"], record["direction"])
-    return row
 
 
 def run_of(environment: Mapping[str, Any], name: str) -> Run:

@@ -1,72 +1,60 @@
-"""History: the evidence of this machine. `longca run` adds a line for each verified measurement and for each case in
-which a kernel was wrong or suspect.
+"""History: the evidence of this machine, one JSON line for each verified measurement and for each wrong kernel.
 
-The file is `evidence.jsonl` in the user's data folder, or the path in LONGCA_HISTORY. The full records are in each
-run's own folder. Lines are a chain of digests, as those of records are, and each has a digest of itself. A measurement
-that was changed or inserted or that has no link is left out. Nothing says whether lines are missing at the end of the
-file. `longca verify` adds a line for each kernel that it finds wrong.
+The file is `evidence.jsonl` in the user's data folder, or the path in LONGCA_HISTORY. `longca run` adds measurements.
+Both `longca run` and `longca verify` add a line for a kernel that is wrong or suspect. The full records are in the
+folder of each run. A line that cannot be read is left out and named.
 
-All measurements of a kernel on a device are left out once that version of the kernel was found wrong there. They are
-left out for a suspect case too, until the same case is `ok`.
+The last verdict on a case counts. While it is `wrong` or `suspect`, all measurements of that version of the kernel's
+code on that device are left out.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import unquote, urlsplit
 
 import platformdirs
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from longca.manifests.devices import cpu_device
 from longca.masks import Mask
-from longca.regular_files import read_regular
-from longca_advice.devices import cpu_reaches, evidence_name
 from longca_advice.evidence import Moment, Name, Row, Run, Version, said, to_line
-from longca_advice.from_records import half_at_fault, half_of, origin_of, row_of
-from longca_advice.record_lines import MOST_WRONG, RecordLines, append_linked, parse_linked
+from longca_advice.from_records import half_at_fault, half_of, row_of
 
-__all__ = ["Doubt", "History", "append", "history", "history_path", "remember"]
+__all__ = ["CodeVerdict", "History", "append", "code_version", "history", "history_path", "is_same_code", "remember"]
 
-#: Bytes of the file that is read, and of a line.
-_MOST_OF_FILE, _MOST_OF_LINE = 2**26, 2**20
-#: Lines of the file. Those of measurements are some hundred bytes long.
-_MOST_LINES = 2**18
-#: Clocks of two machines that share the file may differ by as much.
-_CLOCKS = timedelta(days=1)
-_ANEW = "Remove the file to begin anew"
+#: Words before the digest of the sources in the version of code that is installed editable.
+_SOURCES = " with sources "
 
 
-class Doubt(BaseModel):
-    """A case in which a kernel was not verified.
+class CodeVerdict(BaseModel):
+    """The result of checking one version of a kernel's code in a case.
 
     Attributes:
-        status: `wrong` or `suspect`.
-        case: Hash of the measured problem and its device.
+        status: `wrong`, `suspect` or `ok`.
+        case: Hash of the measured problem and its device, or the command that checked it and what it found.
         kernel: The kernel.
-        version: Distribution of the kernel and its version.
-        finished: Time of the record, in UTC, as ISO 8601.
-        run: The run that the record comes from.
+        version: Version of its code, as `code_version` returns it.
+        finished: Time of the check, in UTC, as ISO 8601.
+        run: The run, with its device.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    status: Literal["wrong", "suspect"]
+    status: Literal["wrong", "suspect", "ok"]
     case: Name
     kernel: Name
     version: Version
     finished: Moment
     run: Run
-
-    def covers(self, row: Row) -> bool:
-        """Whether a row of this kernel and device is of this version too. A row without a version may be of any."""
-        return row.version in ("", self.version)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,16 +63,18 @@ class History:
 
     Attributes:
         rows: The measurements, oldest first. A later measurement of a case replaces the earlier one.
-        wrong: Sentences about the invalid lines and the doubted kernels that are left out.
-        doubted: The name, the device and the version of each doubted kernel.
+        notes: Sentences about the lines that cannot be read and the measurements that are left out.
+        wrong: The last verdict on each kernel, device and version of code that is wrong or suspect.
     """
 
-    rows: tuple[Row, ...]
-    wrong: tuple[str, ...]
-    doubted: frozenset[tuple[str, str, str]] = frozenset()
+    rows: tuple[Row, ...] = ()
+    notes: tuple[str, ...] = ()
+    wrong: tuple[CodeVerdict, ...] = ()
 
-
-_NOTHING = History((), ())
+    def verdict_on(self, kernel: str, device: str, version: str) -> CodeVerdict | None:
+        """The verdict against a version of a kernel's code on a device, or None."""
+        found = (one for one in self.wrong if (one.kernel, one.run.device) == (kernel, device))
+        return next((one for one in found if is_same_code(version, one.version)), None)
 
 
 def history_path() -> Path:
@@ -93,41 +83,70 @@ def history_path() -> Path:
     return Path(named) if named else platformdirs.user_data_path("longca") / "evidence.jsonl"
 
 
+def code_version(distribution: str, version: str) -> str:
+    """The version of a distribution's code: its number, and the digest of its sources if it is installed editable."""
+    digest = _sources_digest(distribution)
+    return f"{distribution} {version}" + (f"{_SOURCES}{digest}" if digest else "")
+
+
+@cache
+def _sources_digest(distribution: str) -> str:
+    try:
+        url = json.loads(metadata.distribution(distribution).read_text("direct_url.json") or "{}")
+    except (metadata.PackageNotFoundError, ValueError):
+        return ""
+    if not url.get("dir_info", {}).get("editable"):
+        return ""
+    found, root = hashlib.sha256(), Path(unquote(urlsplit(url["url"]).path))
+    for path in sorted((root / "src" if (root / "src").is_dir() else root).rglob("*.py")):
+        found.update(path.name.encode() + path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def is_same_code(version: str, other: str) -> bool:
+    """Whether two versions may be of the same code. An empty version may be any. Digests count if both have one."""
+    (number, _, digest), (other_number, _, other_digest) = (text.partition(_SOURCES) for text in (version, other))
+    return not version or (number == other_number and (not digest or not other_digest or digest == other_digest))
+
+
 def remember(record: Mapping[str, Any], run: Run, mask: Mask | None = None) -> None:
     """Adds the record of a case on one device, if its status says something about the kernel.
 
-    A stream is no measurement of one mask, so it is noted only where it was wrong. A pair that is wrong says something
-    about one of its kernels only if the results of its forward alone are wrong, or those of its backward alone.
+    A pair that is wrong says something about one of its kernels only if the results of its forward alone are wrong, or
+    those of its backward alone.
 
     Args:
         record: The record.
         run: The run that the record comes from.
         mask: The record's mask, or None to draw it again.
     """
-    is_stream = record.get("stream") is not None
+    half, status = None, record["status"]
+    if status == "wrong" and "+" in record["kernel"]:
+        half = half_at_fault(found["tensor"] for found in record["findings"] if not found["passed"])
+        if half is None:
+            return
+    version = code_version(half_of(record, "distribution", half), half_of(record, "distribution_version", half))
     with suppress(ValueError):  # a measurement that cannot be true stays in the records alone
-        if record["status"] == "ok" and not is_stream:
-            append(row_of(record, run, mask=mask))
-        elif record["status"] == "wrong" or (record["status"] == "suspect" and not is_stream):
-            half = None
-            if "+" in record["kernel"] and record["status"] == "wrong":
-                half = half_at_fault(found["tensor"] for found in record["findings"] if not found["passed"])
-                if half is None:
-                    return
-            kernel, about = half_of(record, "kernel", half), origin_of(record, half)
-            append(Doubt(status=record["status"], case=record["case"], kernel=kernel, run=run, **about))
+        if status == "ok":
+            append(row_of(record, run, mask=mask).model_copy(update={"version": version}))
+        elif status in ("wrong", "suspect"):
+            about = {"case": record["case"], "kernel": half_of(record, "kernel", half), "finished": record["finished"]}
+            append(CodeVerdict(status=status, version=version, run=run, **about))
 
 
-def append(entry: Row | Doubt) -> bool:
+def append(entry: Row | CodeVerdict) -> bool:
     """Adds a line, and returns whether it was written.
 
     A file that cannot be written to is no error: the run's own records are elsewhere.
     """
+    path, line = history_path(), to_line(entry).encode() + b"\n"
     try:
-        append_linked(history_path(), to_line(entry).encode(), _MOST_OF_FILE)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab+", buffering=0) as file:
+            is_torn = file.seek(0, os.SEEK_END) and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n"
+            return file.write(b"\n" * is_torn + line) == len(line) + is_torn
     except OSError:
         return False
-    return True
 
 
 def history() -> History:
@@ -140,115 +159,69 @@ def history() -> History:
     return _read(path, status.st_mtime_ns, status.st_size, status.st_ino)
 
 
+_NOTHING = History()
+
+
 @lru_cache(maxsize=1)
 def _read(path: Path, *_changed: int) -> History:
     try:
-        content = read_regular(path, _MOST_OF_FILE, follow=True)
+        lines = path.read_bytes().splitlines()
     except OSError as error:
-        return History((), (f"{path}: {error.strerror}",))
+        return History(notes=(f"{path}: {error.strerror}",))
     rows: dict[tuple[str, ...], Row] = {}
-    doubts: dict[tuple[str, ...], Doubt] = {}
-    if (count := content.count(b"\n")) > _MOST_LINES:
-        return History((), (f"{path}: it has {count} lines, and at most {_MOST_LINES} are read. {_ANEW}",))
-    entries, wrong = _entries(path, content)
-    for number, entry in entries.items():
-        case = (entry.run.device, entry.case or f"line {number}", entry.kernel)
-        if isinstance(entry, Doubt):
-            doubts[*case, entry.version] = entry
-            continue
-        if (found := doubts.get((*case, entry.version))) and found.status == "suspect":
-            del doubts[*case, entry.version]
-        rows.pop((*case, entry.direction), None)
-        rows[*case, entry.direction] = entry
-    kept, left_out = _without_doubted(rows.values(), doubts.values())
-    doubted = frozenset((doubt.kernel, doubt.run.device, doubt.version) for doubt in doubts.values())
-    return History(kept, (*wrong, *(f"{path}: {text}" for text in left_out)), doubted)
-
-
-def _entries(path: Path, content: bytes) -> tuple[dict[int, Row | Doubt], list[str]]:
-    """The entries by the number of their line, and a sentence about each line that is wrong or missing.
-
-    A measurement whose line contradicts the chain is left out. A doubt counts all the same.
-    """
-    *lines, rest = content.split(b"\n")
-    held = RecordLines(path, (*lines, rest) if rest else tuple(lines), bool(rest), None, None)
-    entries: dict[int, Row | Doubt] = {}
-    links: dict[int, str | None] = {}
-    wrong: list[str] = []
-    last = max((number for number, line in enumerate(held.lines, 1) if line.strip()), default=0)
-    for number, line in enumerate(held.lines, 1):
+    verdicts: dict[tuple[str, ...], CodeVerdict] = {}
+    notes: list[str] = []
+    for number, line in enumerate(lines, 1):
         try:
-            entry, link = _entry(line, is_last=number == last)
+            entry = _entry(line)
         except ValueError as error:
-            wrong.append(f"{held.named(number, error)}. {_ANEW}")
+            notes.append(f"{path}, line {number}: {error}. Remove the file to begin anew")
             continue
-        if entry is not None:
-            entries[number], links[number] = entry, link
-    for out, note in held.breaks(links):
-        wrong.append(f"{note}. {_ANEW}")
-        if out is not None and isinstance(entries[out], Row):
-            del entries[out]
-    if (more := len(wrong) - MOST_WRONG) > 0:
-        wrong[MOST_WRONG:] = [f"{path}: {more} more lines are wrong. {_ANEW}"]
-    return entries, wrong
+        if entry is None:
+            continue
+        case = (entry.kernel, entry.run.device, entry.case.partition(":")[0] or f"line {number}")
+        if isinstance(entry, CodeVerdict):
+            verdicts[*case, entry.version] = entry
+        else:
+            verdicts.pop((*case, entry.version), None)
+            rows.pop((*case, entry.direction), None)
+            rows[*case, entry.direction] = entry
+    wrong = [verdict for verdict in verdicts.values() if verdict.status != "ok" and _is_current(verdict.version)]
+    found = History(wrong=tuple(wrong))
+    against = [found.verdict_on(row.kernel, row.run.device, row.version) for row in rows.values()]
+    kept = [row for row, verdict in zip(rows.values(), against, strict=True) if verdict is None]
+    notes += [f"{path}: {_left_out(one, against.count(one))}" for one in wrong if one in against]
+    return History(tuple(kept), tuple(notes), tuple(wrong))
 
 
-def _entry(line: bytes, *, is_last: bool) -> tuple[Row | Doubt | None, str | None]:
-    """The measurement or the doubt in a line, or None for an empty line, and the link to the line before.
-
-    Earlier versions wrote no digest. No line speaks for the last one then.
+def _entry(line: bytes) -> Row | CodeVerdict | None:
+    """The measurement or the verdict in a line, or None for an empty line.
 
     Raises:
-        ValueError: The line is no entry.
+        ValueError: The line is neither.
     """
-    if len(line) > _MOST_OF_LINE:
-        raise ValueError(f"it has {len(line)} bytes, and a line has at most {_MOST_OF_LINE}")
     if not line.strip():
-        return None, None
-    line, link, is_right = parse_linked(line)
+        return None
+    value = json.loads(line)
+    if not isinstance(value, dict):
+        raise ValueError("it is no object")
+    for name in ("previous", "digest"):  # earlier versions wrote a chain of digests
+        value.pop(name, None)
     try:
-        # No text in JSON has unescaped quotes, so that only a key reads so, and a row has no such key.
-        if b'"status"' in line:
-            return Doubt.model_validate_json(line), link
-        row = Row.model_validate_json(line)
+        return (CodeVerdict if "status" in value else Row).model_validate(value)
     except ValidationError as error:
         raise ValueError(said(error, "row")) from None
-    if link is None:
-        raise ValueError("it has no link to the line before it, as every line of LongCA has")
-    here = evidence_name(cpu_device())
-    if row.run.capability is None and row.run.device == here and row.tflops > cpu_reaches(row.dtype):
-        raise ValueError(f"{row.seconds} seconds would be {row.tflops:.0f} TFLOP/s, more than {here} can do here")
-    if row.finished and datetime.fromisoformat(row.finished) > datetime.now(UTC) + _CLOCKS:
-        raise ValueError(f"it was measured at {row.finished}, which has not come yet")
-    if is_right is False:
-        raise ValueError("it was changed after it was written")
-    if is_last and is_right is None:
-        raise ValueError("it has no digest of itself, and no line after it has one")
-    return row, link
 
 
-def _without_doubted(rows: Iterable[Row], doubts: Iterable[Doubt]) -> tuple[tuple[Row, ...], Iterator[str]]:
-    """The rows of kernels that are not doubted, and a sentence about each kernel that is."""
-    doubted: dict[tuple[str, str], list[Doubt]] = {}
-    for doubt in doubts:
-        doubted.setdefault((doubt.kernel, doubt.run.device), []).append(doubt)
-    left_out: dict[tuple[str, str, str], tuple[Doubt, int]] = {}
-    kept: list[Row] = []
-    for row in rows:
-        found = [doubt for doubt in doubted.get((row.kernel, row.run.device), ()) if doubt.covers(row)]
-        if not found:
-            kept.append(row)
-            continue
-        about = found[-1]
-        key = (about.kernel, about.run.device, about.version)
-        left_out[key] = about, left_out.get(key, (about, 0))[1] + 1
-    return tuple(kept), (_told(doubt, count) for doubt, count in left_out.values())
+def _is_current(version: str) -> bool:
+    """Whether a version's sources were not edited since."""
+    number, _, digest = version.partition(_SOURCES)
+    return not digest or digest == (_sources_digest(number.partition(" ")[0]) or digest)
 
 
-def _told(doubt: Doubt, count: int) -> str:
+def _left_out(verdict: CodeVerdict, count: int) -> str:
     return (
-        f"{count} measurements of {doubt.kernel}, because it was found {doubt.status} on {doubt.run.device} at "
-        f"{doubt.finished or 'an unknown time'}, in case {doubt.case} of {doubt.version}. "
-        f"`longca verify --kernel {doubt.kernel}` checks it. Install another version of it, or remove the file if you "
-        "have mended this one"
+        f"{count} measurements of {verdict.kernel}, because it was found {verdict.status} on {verdict.run.device} "
+        f"at {verdict.finished or 'an unknown time'}, in case {verdict.case} of {verdict.version}. "
+        f"`longca verify --kernel {verdict.kernel}` checks it. Install another version of it, or remove the file"
     )

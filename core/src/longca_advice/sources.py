@@ -43,12 +43,12 @@ class Sources:
     Attributes:
         rows: The evidence.
         notes: Errors in this machine's evidence, in sentences.
-        doubted: The name, the device and the version of each kernel that this machine found wrong or suspect.
+        here: This machine's history, with its verdicts on kernels.
     """
 
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
-    doubted: frozenset[tuple[str, str, str]] = frozenset()
+    here: History = field(default_factory=History)
 
     @cached_property
     def costs(self) -> CostModel:
@@ -98,12 +98,12 @@ def sources(records: tuple[str, ...] = ()) -> Sources:
 @lru_cache(maxsize=4)
 def _collected(here: History, records: tuple[str, ...]) -> Sources:
     named = [row for folder in records for row in rows_of_folder(Path(folder))]
-    others = [(row, (row.kernel, row.run.device, row.version) in here.doubted) for row in (*shipped(), *named)]
-    left_out = Counter(f"{row.kernel} of {row.version}" for row, is_doubted in others if is_doubted)
-    told = [f"left out of this machine's evidence: {text}" for text in here.wrong]
-    told += [
+    found = [(row, here.verdict_on(row.kernel, row.run.device, row.version)) for row in (*shipped(), *named)]
+    left_out = Counter(f"{row.kernel} of {row.version}" for row, verdict in found if verdict)
+    notes = [f"left out of this machine's evidence: {text}" for text in here.notes]
+    notes += [
         f"left out: {count} measurements of {kernel} elsewhere, because this machine found it wrong or suspect"
         for kernel, count in left_out.items()
     ]
-    rows = (row for row, is_doubted in others if not is_doubted)
-    return Sources((*rows, *here.rows), tuple(told), here.doubted)
+    rows = (row for row, verdict in found if verdict is None)
+    return Sources((*rows, *here.rows), tuple(notes), here)

@@ -13,6 +13,7 @@ from longca.manifests import Device, Problem
 from longca.plugins import Registry
 from longca_advice.asked import Asked
 from longca_advice.devices import evidence_name
+from longca_advice.history import code_version
 from longca_advice.sources import sources
 
 __all__ = ["answered_by", "stand_ins", "trusted"]
@@ -64,7 +65,7 @@ def trusted(problem: Problem, registry: Registry, valid: list[str]) -> tuple[lis
 
 def _doubted(problem: Problem, registry: Registry, kernels: Iterable[str]) -> set[str]:
     """The kernels whose installed version was found wrong or suspect on the problem's device."""
-    device = evidence_name(problem.device)
-    found = {(kernel, version) for kernel, where, version in sources().doubted if where == device}
-    providers = {name: registry.provider(name) for name in kernels} if found else {}
-    return {name for name, its in providers.items() if (name, f"{its.distribution} {its.version}") in found}
+    device, here = evidence_name(problem.device), sources().here
+    providers = {name: registry.provider(name) for name in kernels} if here.wrong else {}
+    versions = {name: code_version(its.distribution, its.version) for name, its in providers.items()}
+    return {name for name, version in versions.items() if here.verdict_on(name, device, version)}

@@ -12,7 +12,7 @@ from longca_advice.announced import log
 from longca_advice.auto_kernel import choose
 from longca_advice.devices import DEVICES, evidence_name
 from longca_advice.evidence import Run
-from longca_advice.history import Doubt, append
+from longca_advice.history import CodeVerdict, append
 
 from ..core_alone import *  # noqa: F403  # fixtures
 from ..core_alone import _core_alone, _one_thread  # noqa: F401
@@ -405,7 +405,7 @@ def test_what_is_wrong_with_the_history_is_logged_once(history, caplog):
 def found(kernel, status, version="toys 1", device=None):
     """Adds a case in which a kernel was found wrong or suspect."""
     run = Run(run="this machine", device=device or evidence_name(problem().device))
-    append(Doubt(status=status, case="c", kernel=kernel, version=version, finished="", run=run))
+    append(CodeVerdict(status=status, case="c", kernel=kernel, version=version, finished="", run=run))
 
 
 @pytest.mark.parametrize("status", ["wrong", "suspect"])

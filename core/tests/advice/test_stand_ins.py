@@ -5,7 +5,7 @@ from longca.manifests import Device, Problem
 from longca_advice.asked import Asked
 from longca_advice.devices import DEVICES
 from longca_advice.evidence import Run
-from longca_advice.history import Doubt, append
+from longca_advice.history import CodeVerdict, append
 from longca_advice.sources import sources
 from longca_advice.stand_ins import answered_by, stand_ins, trusted
 
@@ -18,7 +18,7 @@ def wrong(registry, kernel):
     """Notes that a kernel was found wrong on an H100."""
     its, run = registry.provider(kernel), Run(run="this machine", device=H100.name)
     append(
-        Doubt(
+        CodeVerdict(
             kernel=kernel, version=f"{its.distribution} {its.version}", status="wrong", case="c", finished="", run=run
         )
     )

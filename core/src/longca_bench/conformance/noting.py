@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
+from typing import Literal
 
 from longca.errors import RecordError
 from longca.manifests import Device
@@ -13,7 +14,7 @@ from longca.manifests.verified import Check, note_check, verified_path, versions
 from longca.plain_text import plain_text
 from longca.plugins import Registry
 from longca_advice.from_records import half_at_fault
-from longca_advice.history import Doubt, append
+from longca_advice.history import CodeVerdict, append, code_version, history
 from longca_bench.conformance.offers import OfferCheck
 from longca_bench.conformance.subject import OVERTAKEN
 from longca_bench.measuring.environment import this_machine
@@ -21,8 +22,8 @@ from longca_bench.measuring.status import Status
 
 __all__ = ["doubt", "note"]
 
-#: Letters that a history's case has.
-_MOST_OF_CASE = 200
+#: Letters of a case in the history, and the beginning of those of `longca verify`.
+_MOST_OF_CASE, _VERIFY = 200, "`longca verify`"
 
 
 def doubt(registry: Registry, kernel: str, device: Device, checks: Sequence[OfferCheck]) -> dict[str, bool]:
@@ -44,16 +45,29 @@ def doubt(registry: Registry, kernel: str, device: Device, checks: Sequence[Offe
     for check in checks:
         if check.status is Status.WRONG and (blamed := _blamed(kernel, check)):
             wrong.setdefault(blamed, check)
-    return {name: append(_doubt(registry, name, device, check)) for name, check in wrong.items()}
+    if not wrong and split(kernel) is None and all(check.passed or check.skipped for check in checks):
+        _clear(registry, kernel, device)
+    return {
+        name: append(_verdict(registry, name, device, "wrong", f"{_VERIFY}: {_failure(check)}"))
+        for name, check in wrong.items()
+    }
 
 
-def _doubt(registry: Registry, kernel: str, device: Device, check: OfferCheck) -> Doubt:
+def _clear(registry: Registry, kernel: str, device: Device) -> None:
+    """Ends an earlier verdict of `longca verify` on this version of the code, if there is one."""
+    passed = _verdict(registry, kernel, device, "ok", _VERIFY)
+    earlier = history().verdict_on(kernel, passed.run.device, passed.version)
+    if earlier is not None and earlier.case.startswith(_VERIFY):
+        append(passed)
+
+
+def _verdict(registry: Registry, kernel: str, device: Device, status: Literal["wrong", "ok"], case: str) -> CodeVerdict:
     provider = registry.provider(kernel)
-    return Doubt(
-        status="wrong",
-        case=f"`longca verify`: {_failure(check)}"[:_MOST_OF_CASE],
+    return CodeVerdict(
+        status=status,
+        case=case[:_MOST_OF_CASE],
         kernel=kernel,
-        version=f"{provider.distribution} {provider.version}",
+        version=code_version(provider.distribution, provider.version),
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
         run=this_machine(registry, device),
     )
