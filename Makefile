@@ -1,9 +1,9 @@
 # LongCA's workspace. It needs make and Python 3.11 or newer, and nothing else beforehand.
 #
-#   make bench     install, then measure what this machine can run in a few minutes
-#   make test      install, then lint, type check and test
-#   make test-all  the same with exhaustive tests, which repeat others on more kernels, masks, ranks and hosts
-#   make install   a virtual environment in .venv with every distribution, editable, and the tools
+#   make bench     install what measuring needs, then measure what this machine can run in a few minutes
+#   make test      install what tests need, then lint, type check and test
+#   make test-all  the same with exhaustive tests, and with torchtitan, Megatron and the oldest transformers
+#   make install   a virtual environment in .venv with every distribution, editable, and the tools of `make test`
 #   make lint      ruff and mypy alone
 #   make docs      the documentation, in docs/_build, with a report of the records; a warning is an error
 #   make wheels    every distribution's wheel, in dist/
@@ -15,12 +15,21 @@ PYTHON ?= python3
 WORKERS ?= 2
 
 BIN := .venv/bin
-STAMP := .venv/.installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+PIP_INSTALL := $(PIP) install --constraint constraints.txt
+# An installation is in three levels, each on top of the one before. A stamp stands for each.
+BENCH := .venv/.bench
+TEST := .venv/.test
+TEST_ALL := .venv/.test-all
+
 PROJECTS := $(wildcard core/pyproject.toml longca_*/pyproject.toml plugins/*/pyproject.toml)
 DISTRIBUTIONS := $(PROJECTS:%/pyproject.toml=./%)
-# The core's tests need its extras; the other distributions have none.
-CORE := ./core[corpus,html,new-plugin,parquet,transformers]
-# The oldest release of transformers that the core takes, with what only it needs. Its tests run in a process of their own.
+# Measuring needs neither transformers nor the core's extras.
+MEASURING := $(filter-out ./plugins/longca_transformers,$(DISTRIBUTIONS))
+CORE := ./core[corpus,html,new-plugin,parquet]
+editable = --no-build-isolation $(foreach distribution,$(1),--editable '$(distribution)')
+# The oldest release of transformers that longca-transformers takes, with what only it needs. Its tests run in a process
+# of their own.
 OLDEST := transformers==4.56.2 huggingface_hub==0.36.2 tokenizers==0.22.2
 # torchtitan and megatron-core with what their modules import. They have a folder of their own, because their pins would
 # replace packages of others. Where they do not install, their tests are skipped.
@@ -28,28 +37,33 @@ TRAINERS := torchtitan==0.3.0 megatron-core==0.16.1 spmd_types==0.2.3 tyro==1.0.
   typeguard==4.6.0 einops==0.8.2 torchdata==0.11.0 torch_checkpointing==0.1.1 datasets==4.7.0 dill==0.4.1 \
   xxhash==4.1.0 multiprocess==0.70.19 tensorboard==2.21.0 protobuf==7.36.2 absl-py==2.5.1 grpcio==1.85.1 \
   httpx==0.28.1 httpcore==1.0.9 h11==0.16.0 anyio==4.16.0 sniffio==1.3.1
-EDITABLE := $(patsubst ./core,$(CORE),$(DISTRIBUTIONS))
 # The runs of the HTML report that `make docs` writes.
 REPORTED := $(addprefix results/,$(addprefix h200/,dense dense/loaded sparse cudnn distributed) \
   $(addprefix h100/,dense sparse distributed))
-PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: install bench test test-all lint docs wheels index release clean
 
-install: $(STAMP)
+install: $(TEST)
 
-$(STAMP): Makefile constraints.txt requirements-dev.txt $(PROJECTS)
+$(BENCH): Makefile constraints.txt $(PROJECTS)
 	@$(PYTHON) -c 'import sys; sys.exit("LongCA needs Python 3.11 or newer: make PYTHON=python3.11 ..." \
 	  if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv .venv
-	$(PIP_INSTALL) torch==2.13.0
-	$(PIP_INSTALL) --requirement requirements-dev.txt
-	$(PIP_INSTALL) --no-build-isolation $(foreach distribution,$(EDITABLE),--editable '$(distribution)')
-	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --target .venv/oldest-transformers $(OLDEST)
-	-$(BIN)/python -m pip install --disable-pip-version-check --no-deps --target .venv/trainers $(TRAINERS)
+	$(PIP_INSTALL) torch==2.13.0 hatchling editables
+	$(PIP_INSTALL) $(call editable,$(MEASURING))
 	@touch $@
 
-bench: install
+$(TEST): $(BENCH) requirements-dev.txt
+	$(PIP_INSTALL) --requirement requirements-dev.txt
+	$(PIP_INSTALL) $(call editable,$(patsubst ./core,$(CORE),$(DISTRIBUTIONS)))
+	@touch $@
+
+$(TEST_ALL): $(TEST)
+	$(PIP) install --no-deps --target .venv/oldest-transformers $(OLDEST)
+	-$(PIP) install --no-deps --target .venv/trainers $(TRAINERS)
+	@touch $@
+
+bench: $(BENCH)
 	$(BIN)/longca run quick
 
 # One thread a worker: torch's threads spin while they wait, and several processes' on the same cores take ten times
@@ -57,7 +71,7 @@ bench: install
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup
 
-test-all: lint
+test-all: lint $(TEST_ALL)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup -m ""
 
 lint: install

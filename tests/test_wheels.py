@@ -28,7 +28,7 @@ from .scripts import script
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000), pytest.mark.xdist_group("wheels")]
 
 PINNED = "2.13.0"
-KITS = {"longca_triton"}
+KITS = {"longca_transformers", "longca_triton"}
 TORCH = os.environ.get("LONGCA_TEST_TORCH", PINNED)
 
 DATA = {

@@ -17,8 +17,8 @@ from .imports import DISTRIBUTIONS, ROOT, early_closure, imports, module_named, 
 CORE = ROOT / "core"
 PLUGINS = [path for path in DISTRIBUTIONS if path != CORE]
 
-#: Kits: libraries for plugins, without an entry point. A plugin may import a kit.
-KITS = [path for path in PLUGINS if path.name == "longca_triton"]
+#: Libraries without an entry point. A plugin may import them.
+KITS = [path for path in PLUGINS if path.name in {"longca_transformers", "longca_triton"}]
 
 #: The core's floors from the ground up, each with its packages and modules. A floor imports none above it.
 FLOORS = {

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from longca import masks
-from longca.integrations.transformers import ContextParallel, context_parallel
+from longca_transformers import ContextParallel, context_parallel
 
 TAKES_BOUNDS = ("flash_attention_4", "flash_attention_2", "torch_varlen")
 WARM_UP = 2

@@ -44,11 +44,11 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from longca import registry
-from longca.integrations.transformers import register
 from longca.kernels.base import torch_device
 from longca.manifests.devices import current_device
 from longca_advice.auto_kernel import choose
 from longca_bench.measuring.environment import surroundings
+from longca_transformers import register
 
 ALONE = ("longca", "flash_attention_4", "flash_attention_2", "torch_varlen", "flex_attention", "sdpa")
 LENGTHS = (32768, 131072)

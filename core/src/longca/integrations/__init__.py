@@ -1,1 +1,1 @@
-"""Integrations: LongCA inside the tools that people train with. Each needs its tool, and an extra of longca-core."""
+"""Deprecated: integrations are distributions of their own, such as `longca_transformers`."""

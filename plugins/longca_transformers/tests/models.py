@@ -1,0 +1,124 @@
+"""Tiny models of transformers, their batches, and one training step of them."""
+
+from typing import NamedTuple
+
+import torch
+import transformers
+
+COMMON = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 61,
+    "max_position_embeddings": 256,
+    "pad_token_id": 0,
+}
+ALTERNATING = ["sliding_attention", "full_attention"] * 2
+
+
+def llama():
+    """Causal in all layers."""
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**COMMON, num_hidden_layers=2))
+
+
+def mistral():
+    """A sliding window in all layers."""
+    return transformers.MistralForCausalLM(transformers.MistralConfig(**COMMON, num_hidden_layers=2, sliding_window=7))
+
+
+def qwen():
+    """A sliding window from the second layer on."""
+    config = transformers.Qwen2Config(
+        **COMMON, num_hidden_layers=3, use_sliding_window=True, sliding_window=6, max_window_layers=1
+    )
+    return transformers.Qwen2ForCausalLM(config)
+
+
+def gemma(layer_types=ALTERNATING):
+    """Sliding windows and full attention in turn, with heads of another size and another scale."""
+    config = transformers.Gemma3TextConfig(
+        **COMMON, num_hidden_layers=4, head_dim=16, sliding_window=5, layer_types=layer_types, query_pre_attn_scalar=9
+    )
+    return transformers.Gemma3ForCausalLM(config)
+
+
+def stablelm():
+    """It keeps arguments of the call from its layers."""
+    return transformers.StableLmForCausalLM(transformers.StableLmConfig(**COMMON, num_hidden_layers=2))
+
+
+def jetmoe():
+    """Experts of attention: layers repeat their KV heads for the experts of a token."""
+    sizes = {name: size for name, size in COMMON.items() if name != "num_attention_heads"}
+    config = transformers.JetMoeConfig(**sizes, num_hidden_layers=2, kv_channels=8, num_local_experts=4)
+    return transformers.JetMoeForCausalLM(config)
+
+
+MODELS = {"llama": llama, "mistral": mistral, "qwen": qwen, "gemma": gemma, "jetmoe": jetmoe}
+
+
+def make(name, dtype=torch.float64, **options):
+    """A model with the same random weights every time, in training mode."""
+    torch.manual_seed(5)
+    return {**MODELS, "stablelm": stablelm}[name](**options).to(dtype).train()
+
+
+def tokens(rows, length):
+    """Token ids [rows, length], none of which is the padding's."""
+    return torch.randint(1, 61, (rows, length), generator=torch.Generator().manual_seed(7))
+
+
+def padded(side):
+    """Two rows of 24 tokens, of which the second has six tokens of padding on a side."""
+    attention_mask = torch.ones(2, 24, dtype=torch.long)
+    attention_mask[1, slice(0, 6) if side == "left" else slice(18, 24)] = 0
+    return {"input_ids": tokens(2, 24), "attention_mask": attention_mask}
+
+
+def packed(*lengths):
+    """One row of documents, as a collator that flattens gives it."""
+    position_ids = torch.cat([torch.arange(length) for length in lengths])[None]
+    return {"input_ids": tokens(1, sum(lengths)), "position_ids": position_ids}
+
+
+BATCHES = {
+    "plain": {"input_ids": tokens(2, 24)},
+    "packed": packed(5, 1, 11, 7),
+    "right": padded("right"),
+    "left": padded("left"),
+}
+
+
+class Step(NamedTuple):
+    """What a training step computes.
+
+    Attributes:
+        logits: Logits of tokens that are no padding.
+        gradients: Gradients of all parameters, by their names.
+    """
+
+    logits: torch.Tensor
+    gradients: dict
+
+
+def step(model, batch, implementation, **arguments):
+    """A forward and a backward of the tokens that are no padding."""
+    model.set_attn_implementation(implementation)
+    model.zero_grad(set_to_none=True)
+    ids = batch["input_ids"]
+    real = batch.get("attention_mask", torch.ones_like(ids)).bool()
+    logits = model(**batch, use_cache=False, **arguments).logits[real]
+    torch.nn.functional.cross_entropy(logits, ids[real]).backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    return Step(logits.detach(), gradients)
+
+
+def assert_same(found, wanted, most):
+    """Both steps agree up to a difference relative to the largest value."""
+    torch.testing.assert_close(found.logits, wanted.logits, rtol=0, atol=most * wanted.logits.abs().max().item())
+    assert found.gradients.keys() == wanted.gradients.keys()
+    for name, gradient in wanted.gradients.items():
+        torch.testing.assert_close(
+            found.gradients[name], gradient, rtol=0, atol=most * gradient.abs().max().item(), msg=name
+        )
