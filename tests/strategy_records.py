@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from longca_bench.measuring.records import Record
-from longca_bench.reports.render_markdown import markdown_of
+from longca_bench.reports.markdown import markdown_of
 from longca_bench.reports.rows import Rows
 from longca_bench.reports.views import tables
 

@@ -20,9 +20,8 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compares two runs: median(A) / median(B) of each case with its interval. It is above 1 if B is faster."""
-    from longca_bench.reports.comparison import compare_runs
-    from longca_bench.reports.comparison_table import comparison_json, print_comparison
-    from longca_bench.reports.run_source import open_run
+    from longca_bench.reports.comparison import compare_runs, comparison_json, print_comparison
+    from longca_bench.reports.runs import open_run
 
     gc.disable()  # Records have no cycles. A search for cycles takes a third of the time of large runs.
     comparison = compare_runs(open_run(a), open_run(b), force=force)

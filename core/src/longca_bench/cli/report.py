@@ -49,10 +49,10 @@ def report(
     from longca.errors import UnknownNameError
     from longca_bench.reports.formats import checked_formats, write_reports
     from longca_bench.reports.rows import Rows
-    from longca_bench.reports.run_source import complaints
+    from longca_bench.reports.runs import complaints
     from longca_bench.reports.views import VIEWS
 
-    formats = checked_formats(format_ or ["terminal"])
+    formats = checked_formats(format_ or ["terminal"], view)
     if view is not None and view not in VIEWS:
         raise UnknownNameError("view", view, VIEWS)
     gc.disable()  # Records have no cycles. A search for cycles takes a third of the time of large runs.
@@ -70,7 +70,7 @@ def report(
 
 
 def _print(rows: Rows, view: str | None, files: Sequence[Path], tables: bool) -> None:
-    from longca_bench.reports.summary import print_summary, print_view
+    from longca_bench.reports.terminal import print_summary, print_view
     from longca_bench.reports.text import console, safe
 
     target = console()

@@ -202,11 +202,10 @@ def _print_records(
     ab: tuple[str, str] | None,
     outcomes: Sequence[Outcome],
 ) -> None:
-    from longca_bench.reports.comparison import compare_kernels
-    from longca_bench.reports.comparison_table import print_comparison
+    from longca_bench.reports.comparison import compare_kernels, print_comparison
     from longca_bench.reports.disturbed import busy_sentence, wait_sentence
     from longca_bench.reports.rows import Rows
-    from longca_bench.reports.summary import print_summary
+    from longca_bench.reports.terminal import print_summary
     from longca_bench.reports.text import console, safe
     from longca_bench.reports.winners import winners
 

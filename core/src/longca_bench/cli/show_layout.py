@@ -142,7 +142,7 @@ def _show_placements(found: dict[str, Arrangement | str], pattern: str, out: Pat
 
 
 def _say(out: Path | None, tables: Sequence[Table]) -> None:
-    from longca_bench.reports.render_terminal import print_tables
+    from longca_bench.reports.terminal import print_tables
     from longca_bench.reports.text import console, safe
 
     if out is not None:

@@ -5,32 +5,50 @@ A ratio is median(A) / median(B). It is above 1 if B is faster. Only cases that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from longca.errors import RequestError
-from longca_bench.reports.run_source import Run, complaints, flatten
+from longca_bench.reports.rows import Rows
+from longca_bench.reports.runs import Run, complaints, flatten
+from longca_bench.reports.table import Table
+from longca_bench.reports.terminal import print_tables
+from longca_bench.reports.text import safe
+from longca_bench.reports.view import Value, View, tables_of
+from longca_bench.reports.words import counted, mask_name, ratio_text, shared_by, tokens
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from longca_bench.measuring.records import Record
     from longca_bench.measuring.statistics import Interval
 
-__all__ = ["KEY", "Comparison", "Difference", "Pair", "compare_runs", "environment_differences", "verdict"]
+__all__ = ["Comparison", "compare_kernels", "compare_runs", "comparison_json", "print_comparison", "verdict"]
 
 #: The fields that make two records a pair.
 KEY = (
     "kernel", "pattern", "seqlen", "lengths", "seed", "heads_q", "heads_kv", "head_dim", "dtype", "direction",
     "mask_digest", "strategy", "placement", "world_size", "mesh", "transport",
 )  # fmt: skip
-
 #: The facts that must be alike for times to be compared, by the dotted names of `environment.json`.
-_MUST_MATCH = ("device.name", "packages.torch", "python", "suite", "environment.json")
+MUST_MATCH = ("device.name", "packages.torch", "python", "suite", "environment.json")
 #: The facts that must be alike if both runs have them.
-_MUST_MATCH_IF_KNOWN = ("driver",)
+MUST_MATCH_IF_KNOWN = ("driver",)
 #: Facts that the records tell, or that change all the time.
 _LEFT_OUT = ("suite.", "gpu.")
+_MOST_LISTED = 20  # cases that a list names before it only counts
+_VIEW = View(
+    "median(A) / median(B) of each case",
+    tables=("who", "direction"),
+    title="{who}, {direction}",
+    sort=("seqlen",),
+    rows=("mask", "seqlen"),
+    varying=("heads", "head_dim", "dtype", "seed"),
+    apart=("case",),
+    values=tuple(Value(name, "first") for name in ("a_ms", "b_ms", "ratio", "interval", "verdict")),
+)
 
 
 @dataclass(frozen=True)
@@ -67,22 +85,22 @@ class Pair:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The comparison of two runs.
+    """Two runs compared.
 
     Attributes:
-        pairs: Cases of both, in A's order.
+        pairs: The cases of both runs.
+        mean: Geometric mean of the ratios. None without ratios.
         only_a: Cases of A alone.
         only_b: Cases of B alone.
-        mean: Geometric mean of the ratios. None without ratios.
         differences: The facts that differ between their environments.
-        complaints: Sentences about wrong and missing lines of the runs.
+        complaints: Sentences about wrong lines of the runs.
     """
 
     pairs: tuple[Pair, ...]
-    only_a: tuple[Record, ...]
-    only_b: tuple[Record, ...]
     mean: Interval | None
-    differences: tuple[Difference, ...]
+    only_a: tuple[Record, ...] = ()
+    only_b: tuple[Record, ...] = ()
+    differences: tuple[Difference, ...] = ()
     complaints: tuple[str, ...] = ()
 
     @property
@@ -90,16 +108,9 @@ class Comparison:
         """The pairs that have a ratio."""
         return [pair for pair in self.pairs if pair.ratio is not None]
 
-    @property
-    def changed(self) -> list[Pair]:
-        """The pairs whose status is not the same."""
-        return [pair for pair in self.pairs if pair.a.status != pair.b.status]
-
 
 def compare_runs(a: Run, b: Run, *, force: bool = False) -> Comparison:
-    """Compares two runs.
-
-    The last record of a case counts.
+    """Compares two runs. The last record of a case counts.
 
     Args:
         a: The run that ratios are of.
@@ -112,17 +123,15 @@ def compare_runs(a: Run, b: Run, *, force: bool = False) -> Comparison:
     differences = environment_differences(a, b)
     against = [difference for difference in differences if difference.forbids]
     if against and not force:
-        told = "; ".join(f"{d.name} is {d.a} in A and {d.b} in B" for d in against)
-        raise RequestError(f"the runs were not made alike: {told}. Add --force to compare them all the same")
-    of_a, of_b = _by_key(a.records), _by_key(b.records)
-    pairs, mean = _compared([(record, of_b[key]) for key, record in of_a.items() if key in of_b])
-    if not pairs:
+        why = "; ".join(f"{d.name} is {d.a} in A and {d.b} in B" for d in against)
+        raise RequestError(f"the runs were not made alike: {why}. Add --force to compare them all the same")
+    of_a, of_b = _by_key(a.records, KEY), _by_key(b.records, KEY)
+    if not of_a.keys() & of_b.keys():
         raise RequestError("the runs have no case in common; compare two runs of one suite")
     return Comparison(
-        pairs=pairs,
+        *_compared(of_a, of_b),
         only_a=tuple(record for key, record in of_a.items() if key not in of_b),
         only_b=tuple(record for key, record in of_b.items() if key not in of_a),
-        mean=mean,
         differences=tuple(differences),
         complaints=tuple(complaints((a, b))),
     )
@@ -136,20 +145,18 @@ def compare_kernels(records: Sequence[Record], a: str, b: str) -> Comparison:
         a: The kernel that is A.
         b: The kernel that is B.
     """
-    names = [name for name in KEY if name != "kernel"]
-    sides = [_by_key([record for record in records if record.kernel == kernel], names) for kernel in (a, b)]
-    pairs, mean = _compared([(record, sides[1][key]) for key, record in sides[0].items() if key in sides[1]])
-    return Comparison(pairs, (), (), mean, ())
+    sides = [_by_key([record for record in records if record.kernel == kernel], KEY[1:]) for kernel in (a, b)]
+    return Comparison(*_compared(*sides))
 
 
 def environment_differences(a: Run, b: Run) -> list[Difference]:
     """The facts that differ between two runs. Facts that forbid comparing come first."""
     of_a, of_b = _facts(a), _facts(b)
-    found = [
-        Difference(name, of_a.get(name, "unknown"), of_b.get(name, "unknown"), _forbids(name, of_a, of_b))
-        for name in dict.fromkeys((*of_a, *of_b))
-        if of_a.get(name) != of_b.get(name)
-    ]
+    found = []
+    for name in dict.fromkeys((*of_a, *of_b)):
+        if of_a.get(name) != of_b.get(name):
+            forbids = name in MUST_MATCH or (name in MUST_MATCH_IF_KNOWN and name in of_a and name in of_b)
+            found.append(Difference(name, of_a.get(name, "unknown"), of_b.get(name, "unknown"), forbids))
     return sorted(found, key=lambda difference: not difference.forbids)
 
 
@@ -162,28 +169,49 @@ def verdict(ratio: Interval) -> str:
     return "B faster" if ratio.value > 1 else "A faster"
 
 
+def print_comparison(console: Console, comparison: Comparison) -> None:
+    """Prints the ratio of each pair, the cases without a ratio, and the mean of all ratios.
+
+    Args:
+        console: Where to.
+        comparison: The comparison of two runs.
+    """
+    print_tables(console, _tables(comparison))
+    for line in (*_without_ratio(comparison), *_differences(comparison), *_mean(comparison)):
+        console.print(line)
+
+
+def comparison_json(comparison: Comparison) -> dict[str, Any]:
+    """The comparison as plain data."""
+    return {
+        "ratio": "median(A) / median(B): above 1, B is faster",
+        "geometric_mean": _interval_json(comparison.mean),
+        "pairs": [_pair_json(pair) for pair in comparison.pairs],
+        "only_a": [{**_about(record), "status": record.status} for record in comparison.only_a],
+        "only_b": [{**_about(record), "status": record.status} for record in comparison.only_b],
+        "differences": [asdict(difference) for difference in comparison.differences],
+        "complaints": list(comparison.complaints),
+    }
+
+
 def _facts(run: Run) -> dict[str, str]:
-    facts: dict[str, str] = {"environment.json": "there" if run.environment is not None else "missing"}
-    facts["suite"] = ", ".join(sorted(run.suites))
+    suites = {f"{each.suite} {each.suite_version} ({each.suite_digest})" for each in run.records}
+    facts = {"environment.json": "missing" if run.environment is None else "there", "suite": ", ".join(sorted(suites))}
     if run.environment is None:
         facts["device.name"] = ", ".join(sorted({record.device for record in run.records}))
-    found = {name: value for name, value in flatten(run.environment or {}) if not name.startswith(_LEFT_OUT)}
-    return {**facts, **found}
+    return facts | {name: text for name, text in flatten(run.environment or {}) if not name.startswith(_LEFT_OUT)}
 
 
-def _forbids(name: str, of_a: dict[str, str], of_b: dict[str, str]) -> bool:
-    return name in _MUST_MATCH or (name in _MUST_MATCH_IF_KNOWN and name in of_a and name in of_b)
-
-
-def _by_key(records: Sequence[Record], names: Sequence[str] = KEY) -> dict[tuple[Any, ...], Record]:
+def _by_key(records: Sequence[Record], names: Sequence[str]) -> dict[Any, Record]:
     values = attrgetter(*names)
     return {values(record): record for record in records}
 
 
-def _compared(couples: Sequence[tuple[Record, Record]]) -> tuple[tuple[Pair, ...], Interval | None]:
+def _compared(of_a: dict[Any, Record], of_b: dict[Any, Record]) -> tuple[tuple[Pair, ...], Interval | None]:
     """The pairs with their ratios, and the geometric mean of these."""
     from longca_bench.reports.intervals import mean_ratio, ratio_intervals
 
+    couples = [(record, of_b[key]) for key, record in of_a.items() if key in of_b]
     comparable = [(a, b) for a, b in couples if _has_time(a) and _has_time(b)]
     samples = [(a.samples, b.samples) for a, b in comparable]
     ratios = ratio_intervals(samples)
@@ -194,3 +222,102 @@ def _compared(couples: Sequence[tuple[Record, Record]]) -> tuple[tuple[Pair, ...
 
 def _has_time(record: Record) -> bool:
     return record.status == "ok" and bool(record.samples) and min(record.samples) > 0
+
+
+def _tables(comparison: Comparison) -> list[Table]:
+    """The ratio of each pair with its interval, a table for each kernel and direction."""
+    from pandas import Series
+
+    pairs = comparison.compared
+    if not pairs:
+        return []
+    ratios = [pair.ratio for pair in pairs if pair.ratio is not None]
+    rows = Rows.of(pair.a for pair in pairs)
+    columns: dict[str, list[Any]] = {
+        "b_ms": [1e3 * (pair.b.median or 0.0) for pair in pairs],
+        "ratio": [ratio.value for ratio in ratios],
+        "interval": [_ends(ratio) for ratio in ratios],
+        "verdict": [verdict(ratio) for ratio in ratios],
+    }
+    for name, values in columns.items():
+        rows = rows.with_column(name, Series(values, index=rows.index))
+    return tables_of(_VIEW, rows)
+
+
+def _ends(interval: Interval) -> str:
+    return f"{ratio_text(interval.low)}–{ratio_text(interval.high)}" if interval.is_known else "unknown"
+
+
+def _without_ratio(comparison: Comparison) -> Iterator[str]:
+    """The cases without a ratio, and the reason."""
+    changed = [pair for pair in comparison.pairs if pair.a.status != pair.b.status]
+    lists = {
+        "Other status": [f"{_case(p.a)}: {p.a.status} in A, {p.b.status} in B" for p in changed],
+        "In A alone": [f"{_case(record)}: {record.status}" for record in comparison.only_a],
+        "In B alone": [f"{_case(record)}: {record.status}" for record in comparison.only_b],
+    }
+    for title, lines in lists.items():
+        if lines:
+            yield f"[bold]{title}[/], {counted(len(lines))}:"
+            yield from (f"  {line}" for line in lines[:_MOST_LISTED])
+        if len(lines) > _MOST_LISTED:
+            yield f"  and {len(lines) - _MOST_LISTED} more; --json lists them all"
+    neither = len(comparison.pairs) - len(comparison.compared) - len(changed)
+    if neither:
+        yield f"{counted(neither)} measured in neither run."
+
+
+def _differences(comparison: Comparison) -> Iterator[str]:
+    for d in comparison.differences:
+        mark = "[yellow]unlike, compared all the same:[/]" if d.forbids else "also unlike:"
+        yield f"{mark} {safe(d.name)} is {safe(d.a)} in A and {safe(d.b)} in B"
+
+
+def _mean(comparison: Comparison) -> Iterator[str]:
+    """The meaning of the ratios, and their mean."""
+    from longca_bench.measuring.statistics import ENOUGH
+
+    mean, compared = comparison.mean, comparison.compared
+    if mean is None:
+        yield "No case was measured in both runs: nothing to compare."
+        return
+    shown = sum(pair.ratio is not None and "faster" in verdict(pair.ratio) for pair in compared)
+    yield (
+        f"A/B is median(A) / median(B): above 1, B is faster. {shown} of {counted(len(compared))} show a difference. "
+        "About 1 in 20 equal cases does so by chance. Intervals know the spread within each run, and not the spread "
+        "between runs."
+    )
+    if any(min(len(pair.a.samples), len(pair.b.samples)) < ENOUGH for pair in compared):
+        yield f"Intervals of cases with fewer than {ENOUGH} samples hold the truth in about 90 of 100, and not in 95."
+    yield (
+        f"[bold]Geometric mean of {counted(len(compared))}: {ratio_text(mean.value)}[/], 95 % interval {_ends(mean)}: "
+        f"[bold]{verdict(mean)}[/]"
+    )
+
+
+def _case(record: Record) -> str:
+    mask = mask_name(record.pattern, record.factors)
+    whose = shared_by(record.kernel, record.strategy, record.placement, record.mesh, record.transport)
+    words = (whose, mask, tokens(record.seqlen), record.direction, record.dtype)
+    shape = f"{record.heads_q}:{record.heads_kv} heads of {record.head_dim}, seed {record.seed}"
+    return f"{safe(' '.join(words))}, {shape}"
+
+
+def _interval_json(interval: Interval | None) -> dict[str, Any] | None:
+    """JSON has no infinity. Null stands for an unknown end."""
+    if interval is None:
+        return None
+    ends = {"low": interval.low, "high": interval.high} if interval.is_known else {"low": None, "high": None}
+    return {"value": interval.value, **ends, "verdict": verdict(interval)}
+
+
+def _about(record: Record) -> dict[str, Any]:
+    return {**{name: getattr(record, name) for name in KEY}, "factors": record.factors}
+
+
+def _pair_json(pair: Pair) -> dict[str, Any]:
+    sides = {
+        side: {"status": record.status, "median": record.median, "samples": len(record.samples)}
+        for side, record in (("a", pair.a), ("b", pair.b))
+    }
+    return {**_about(pair.a), **sides, "ratio": _interval_json(pair.ratio)}

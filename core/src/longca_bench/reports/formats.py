@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longca.errors import RequestError, UnknownNameError
+from longca.errors import MissingPackageError, RequestError, UnknownNameError
 from longca_bench.reports.views import tables
 
 if TYPE_CHECKING:
@@ -26,15 +26,17 @@ class Format:
         suffix: The suffix of its files. Empty for a terminal.
         write: Writes rows or a view of them to a file. None for a terminal.
         name: The name of its file without a view. Empty for a folder of several files.
+        views: Whether it can show a view.
     """
 
     suffix: str
     write: Callable[[Rows, str | None, Path], list[Path]] | None
     name: str = ""
+    views: bool = True
 
 
 def _markdown(rows: Rows, view: str | None, path: Path) -> list[Path]:
-    from longca_bench.reports.render_markdown import markdown_of, page_of
+    from longca_bench.reports.markdown import markdown_of, page_of
 
     text = page_of(rows) if view is None else f"{markdown_of(tables(view, rows))}\n"
     path.write_text(text, encoding="utf-8")
@@ -42,30 +44,29 @@ def _markdown(rows: Rows, view: str | None, path: Path) -> list[Path]:
 
 
 def _csv(rows: Rows, view: str | None, path: Path) -> list[Path]:
-    from longca_bench.reports.files import write_csv
-
-    return [write_csv(_frame(rows, view), path)]
+    _frame(rows, view).to_csv(path, index=False, lineterminator="\n")
+    return [path]
 
 
 def _parquet(rows: Rows, view: str | None, path: Path) -> list[Path]:
-    from longca_bench.reports.files import write_parquet
-
-    return [write_parquet(_frame(rows, view), path)]
+    try:
+        import pyarrow  # noqa: F401  # without it, pandas names another remedy
+    except ImportError:
+        raise MissingPackageError("pyarrow", "writing Parquet", "pip install 'longca-core[parquet]'") from None
+    with path.open("wb") as file:  # pyarrow opens no path that is not UTF-8
+        _frame(rows, view).to_parquet(file, index=False)
+    return [path]
 
 
 def _html(rows: Rows, view: str | None, path: Path) -> list[Path]:
     from longca_bench.reports.html.page import write_html
 
-    if view is not None:
-        raise RequestError("the HTML report has views of its own; leave out --view, or choose another --format")
     return [write_html(rows, path)]
 
 
 def _png(rows: Rows, view: str | None, path: Path) -> list[Path]:
     from longca_bench.reports.charts import draw_charts
 
-    if view is not None:
-        raise RequestError("charts have no views; leave out --view, or choose another --format")
     return draw_charts(rows, path)
 
 
@@ -74,20 +75,27 @@ FORMATS = {
     "markdown": Format(".md", _markdown, "report"),
     "csv": Format(".csv", _csv, "records"),
     "parquet": Format(".parquet", _parquet, "records"),
-    "html": Format(".html", _html, "report"),
-    "png": Format(".png", _png),
+    "html": Format(".html", _html, "report", views=False),
+    "png": Format(".png", _png, views=False),
 }
 
 
-def checked_formats(names: Sequence[str]) -> list[str]:
+def checked_formats(names: Sequence[str], view: str | None = None) -> list[str]:
     """The formats asked for, each once.
+
+    Args:
+        names: Names of `FORMATS`.
+        view: Name of a view, or None.
 
     Raises:
         UnknownNameError: There is no such format.
+        RequestError: A format cannot show a view.
     """
     for name in names:
         if name not in FORMATS:
             raise UnknownNameError("format", name, FORMATS)
+        if view is not None and not FORMATS[name].views:
+            raise RequestError(f"the format {name} has no views; leave out --view, or choose another --format")
     return list(dict.fromkeys(names))
 
 
@@ -108,7 +116,7 @@ def write_reports(rows: Rows, out: Path, formats: Sequence[str], view: str | Non
         MissingPackageError: A format needs a package that is not installed.
     """
     written: list[Path] = []
-    wanted = [FORMATS[name] for name in formats if FORMATS[name].write is not None]
+    wanted = [FORMATS[name] for name in checked_formats(formats, view) if FORMATS[name].write is not None]
     try:
         for each in wanted:
             is_file = len(wanted) == 1 and each.name and out.suffix == each.suffix and not out.is_dir()

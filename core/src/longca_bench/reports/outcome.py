@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from longca_bench.reports.render_terminal import print_tables
 from longca_bench.reports.table import Cell, Head, Mark, Table
+from longca_bench.reports.terminal import print_tables
 from longca_bench.reports.text import printable
 from longca_bench.reports.words import mask_name, time_text
 

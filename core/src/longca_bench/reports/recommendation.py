@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from longca.manifests.verdict import paragraph
 from longca_bench.reports.reasons import by_reason
-from longca_bench.reports.render_terminal import print_tables
 from longca_bench.reports.table import Head, Table, table
+from longca_bench.reports.terminal import print_tables
 from longca_bench.reports.text import printable
 from longca_bench.reports.words import counted, memory_unit, throughput_unit, time_text
 

@@ -2,19 +2,23 @@
 
 Each field of a record is a column. The columns of `columns.py` are computed when they are first asked for. A derived
 column is computed over all rows that were read, so that a ratio stays the same when `where` leaves its base out.
+
+A run of 100,000 records fits into 1 GB, because rows keep no record: nested fields that only files have are read again.
 """
 
 from __future__ import annotations
 
-import os
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from pydantic import BaseModel
+
 from longca.errors import UnknownNameError
-from longca_bench.reports.columns import COLUMNS, Column
-from longca_bench.reports.flat import flat_frame
-from longca_bench.reports.run_source import Run, flatten, open_run
+from longca_bench.reports.columns import COLUMNS, Column, largest_error
+from longca_bench.reports.runs import Run, flatten, no_records, read_run, records_of, runs_in
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -25,6 +29,14 @@ __all__ = ["Rows"]
 
 #: Prefix of a column with a fact of the run's environment, such as `environment.device.name`.
 ENVIRONMENT = "environment."
+#: Fields of records that no table has. `Rows.records` reads them again.
+_LEFT_OUT = frozenset(
+    (
+        *("wall", "warm_up", "clocks", "findings", "alone_findings", "rank_samples", "machine", "previous", "stream"),
+        *("verified_kv_heads", "rank_peak_bytes", "sent_bytes", "rank_abreast_seconds"),
+    )
+)
+_QUANTILES = {"samples_median": 0.5, "samples_p10": 0.1, "samples_p90": 0.9}
 Condition = Callable[["Rows"], "Series"]
 
 
@@ -41,6 +53,7 @@ class Rows:
         self._all = columns
         self.runs: tuple[Run, ...] = tuple(runs)
         self._index = next(iter(columns.values())).index if index is None else index
+        self._sources: list[Path | None] = [None] * len(self.runs)
 
     @classmethod
     def read(cls, *paths: Path) -> Rows:
@@ -52,16 +65,23 @@ class Rows:
         Raises:
             RequestError: There are no records, or a file cannot be read.
         """
-        return cls.of_runs([open_run(path) for given in paths for path in _runs_in(given)])
+        sources = [path for given in paths for path in runs_in(given)]
+        runs = [read_run(source) for source in sources]
+        read = _Columns()
+        for number, (source, run) in enumerate(zip(sources, runs, strict=True)):
+            if not read.add(number, records_of(source, run.notes), latest=True):
+                raise no_records(source, run)
+        rows = cls(read.series(), runs)
+        rows._sources = list(sources)
+        return rows
 
     @classmethod
     def of_runs(cls, runs: Sequence[Run]) -> Rows:
-        """The records of runs that were opened."""
-        from pandas import Series
-
-        found = _record_columns([record for run in runs for record in run.records])
-        numbers = [number for number, run in enumerate(runs) for _ in run.records]
-        return cls({"run_number": Series(numbers, dtype="int64"), **found}, runs)
+        """The records of runs that are in memory."""
+        read = _Columns()
+        for number, run in enumerate(runs):
+            read.add(number, run.records)
+        return cls(read.series(), runs)
 
     @classmethod
     def of(cls, records: Iterable[Record], environment: dict[str, Any] | None = None) -> Rows:
@@ -71,22 +91,16 @@ class Rows:
     def __len__(self) -> int:
         return len(self._index)
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._all or name in COLUMNS or name.startswith(ENVIRONMENT)
-
     def __getitem__(self, name: str) -> Series:
-        whole = self._whole(name)
+        if name not in self._all:
+            self._all[name] = self._derived(name)
+        whole = self._all[name]
         return whole if len(whole) == len(self._index) else whole.loc[self._index]
 
     @property
     def index(self) -> Any:
         """The places of the rows among all that were read."""
         return self._index
-
-    @property
-    def names(self) -> list[str]:
-        """The columns that were read. Derived columns are not among them."""
-        return list(self._all)
 
     @property
     def every(self) -> Rows:
@@ -113,25 +127,51 @@ class Rows:
             wanted = list(value) if isinstance(value, list | tuple | set) else [value]
             found = self[name].loc[kept]
             kept = kept[(found.isin(wanted) | (found.isna() if None in wanted else False)).to_numpy(dtype=bool)]
-        return Rows(self._all, self.runs, kept)
+        return self._like(self._all, kept)
 
     def with_column(self, name: str, values: Series) -> Rows:
         """The rows with one more column, or with another one of this name."""
-        return Rows({**self._all, name: values.reindex(self.every._index)}, self.runs, self._index)
+        return self._like({**self._all, name: values.reindex(self.every._index)}, self._index)
+
+    def counts(self) -> list[int]:
+        """The number of records of each run."""
+        found = self._all["run_number"].value_counts()
+        return [int(found.get(number, 0)) for number in range(len(self.runs))]
+
+    def suites(self) -> list[str]:
+        """Name, version and digest of each suite."""
+        found = self.frame(("suite", "suite_version", "suite_digest")).drop_duplicates()
+        return [f"{name} {version} ({digest})" for name, version, digest in found.itertuples(index=False, name=None)]
 
     def records(self) -> Iterator[Record]:
         """The records behind the rows, in their order."""
-        every = [record for run in self.runs for record in run.records]
-        return (every[place] for place in self._index)
+        wanted, place = set(self._index), 0
+        for run, source in zip(self.runs, self._sources, strict=True):
+            found = run.records if source is None else records_of(source, [])
+            for record in {record.case: record for record in found}.values() if source else found:
+                if place in wanted:
+                    yield record
+                place += 1
 
     def flat(self) -> DataFrame:
-        """Every column that was read, with nested values as JSON, and statistics beside the samples."""
-        return flat_frame(self.frame(name for name in self.names if name != "run_number"))
+        """Each field of the records, with nested values as JSON, and statistics beside the samples."""
+        from pandas import DataFrame
 
-    def _whole(self, name: str) -> Series:
-        if name not in self._all:
-            self._all[name] = self._derived(name)
-        return self._all[name]
+        from longca_bench.measuring.records import Record
+
+        fields = [record.__dict__ for record in self.records()]
+        flat: dict[str, Series] = {}
+        for name, about in Record.model_fields.items():
+            column = _series([each[name] for each in fields], _dtype(str(about.annotation)))
+            if name == "samples":
+                flat |= _statistics(column)
+            flat[name] = _plain(column)
+        return DataFrame(flat)
+
+    def _like(self, columns: dict[str, Series], index: Any) -> Rows:
+        rows = Rows(columns, self.runs, index)
+        rows._sources = self._sources
+        return rows
 
     def _derived(self, name: str) -> Series:
         if name.startswith(ENVIRONMENT):
@@ -144,22 +184,50 @@ class Rows:
         return column.derive(self.every)
 
 
-def _runs_in(path: Path) -> list[Path]:
-    """A run, or the runs in the folders of a folder."""
-    if not os.path.isdir(path) or (path / "records.jsonl").exists():
-        return [path]
-    return sorted(file.parent for file in path.glob("*/records.jsonl")) or [path]
+class _Columns:
+    """The fields of records, each as a list, while records are read."""
 
+    def __init__(self) -> None:
+        from longca_bench.measuring.records import Record
 
-def _record_columns(records: Sequence[Record]) -> dict[str, Series]:
-    """The fields of records, each with the type that the record's class says."""
-    from longca_bench.measuring.records import Record
+        fields = {name: about for name, about in Record.model_fields.items() if name not in _LEFT_OUT}
+        self._types = {name: _dtype(str(about.annotation)) for name, about in fields.items()}
+        self._types |= {"error": "float64", "alone_error": "float64", "run_number": "int64"}
+        self._values: dict[str, list[Any]] = {name: [] for name in self._types}
+        self._texts: dict[Any, Any] = {}
 
-    fields = [record.__dict__ for record in records]
-    return {
-        name: _series([each[name] for each in fields], dtype_of(str(about.annotation)))
-        for name, about in Record.model_fields.items()
-    }
+    def add(self, number: int, records: Iterable[Record], *, latest: bool = False) -> int:
+        """Adds the records of a run, and returns their number.
+
+        Args:
+            number: Number of the run.
+            records: Its records.
+            latest: Whether the last record of a case takes the place of earlier ones.
+        """
+        places: dict[Any, int] = {}
+        count = len(self._values["case"])
+        for record in records:
+            values = record.__dict__ | {
+                "samples": np.array(record.samples),
+                "error": largest_error(record.findings),
+                "alone_error": largest_error(record.alone_findings),
+                "run_number": number,
+            }
+            place = places.setdefault(record.case if latest else len(places), count + len(places))
+            is_new = place == len(self._values["case"])
+            for name, column in self._values.items():
+                value = values[name]
+                if isinstance(value, str):
+                    value = self._texts.setdefault(value, value)
+                if is_new:
+                    column.append(value)
+                else:
+                    column[place] = value
+        return len(places)
+
+    def series(self) -> dict[str, Series]:
+        """The columns, each with the type that the record's class says."""
+        return {name: _series(self._values.pop(name), dtype) for name, dtype in self._types.items()}
 
 
 def _series(values: list[Any], dtype: str) -> Series:
@@ -171,8 +239,30 @@ def _series(values: list[Any], dtype: str) -> Series:
         return Series(values, dtype="float64")
 
 
-def dtype_of(annotation: str) -> str:
+def _dtype(annotation: str) -> str:
     """The type of a column: a type of numbers, or objects for text and nested values."""
     if annotation == "<class 'int'>":
         return "int64"
     return {"<class 'float'>": "float64", "float | None": "float64", "int | None": "Int64"}.get(annotation, "object")
+
+
+def _plain(column: Series) -> Series:
+    """A column of numbers or text, with nested values as JSON."""
+    if column.dtype != object:
+        return column
+    nested = column.map(lambda value: isinstance(value, tuple | list | dict | BaseModel))
+    return column.where(~nested, column.map(_json)).astype("string")
+
+
+def _json(value: Any) -> str:
+    return value.model_dump_json() if isinstance(value, BaseModel) else json.dumps(value)
+
+
+def _statistics(samples: Series) -> dict[str, Series]:
+    """The count, the median, and the 10th and 90th percentile of samples."""
+    from pandas import Series
+
+    nothing = [np.nan] * len(_QUANTILES)
+    figures = [np.quantile(each, list(_QUANTILES.values())) if len(each) else nothing for each in samples]
+    found = {name: Series([each[place] for each in figures]) for place, name in enumerate(_QUANTILES)}
+    return {"samples_count": samples.map(len).astype("int64"), **found}

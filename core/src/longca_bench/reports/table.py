@@ -23,7 +23,7 @@ class Mark(Enum):
     ASIDE = "aside"  # a summary or a limit among measured rows: italic
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Cell:
     """One cell.
 
@@ -86,19 +86,16 @@ class Table:
     title: str = ""
     notes: tuple[str, ...] = ()
 
-    def with_row(self, cells: Sequence[Cell | str], *, first: bool = False) -> Table:
-        """The table with one more row, such as a mean or a limit."""
+    def with_row(self, cells: Sequence[Cell | str]) -> Table:
+        """The table with one more row, such as a mean."""
         row = tuple(Cell(cell, mark=Mark.ASIDE) if isinstance(cell, str) else cell for cell in cells)
         assert len(row) == len(self.heads), "a row has a cell for each head"
-        return replace(self, rows=(row, *self.rows) if first else (*self.rows, row))
+        return replace(self, rows=(*self.rows, row))
 
-    def with_title(self, title: str) -> Table:
-        """The table under another title."""
-        return replace(self, title=title)
-
-    def with_notes(self, *notes: str) -> Table:
-        """The table with further sentences below it."""
-        return replace(self, notes=(*self.notes, *notes))
+    def only(self, places: Sequence[int]) -> Table:
+        """The table with some of its columns."""
+        rows = tuple(tuple(row[place] for place in places) for row in self.rows)
+        return replace(self, heads=tuple(self.heads[place] for place in places), rows=rows)
 
     @property
     def names(self) -> list[str]:

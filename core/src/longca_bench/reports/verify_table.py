@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from longca_bench.reports.render_terminal import print_tables
 from longca_bench.reports.table import Cell, Head, Mark, Table
+from longca_bench.reports.terminal import print_tables
 from longca_bench.reports.text import marks, safe
 
 if TYPE_CHECKING:

@@ -1,14 +1,25 @@
-"""A view: a declaration of tables: their columns, their lines and their figures. `pivot.py` makes the tables."""
+"""Views: declarations of tables, and the tables that a view makes of rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import geometric_mean
+from typing import TYPE_CHECKING, Any, Literal
 
-from longca_bench.reports.columns import column
+from longca_bench.reports.columns import Column, column
+from longca_bench.reports.table import Cell, Head, Mark, Table
+from longca_bench.reports.words import times, word
 
-__all__ = ["Value", "View"]
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+    from longca_bench.reports.rows import Rows
+
+__all__ = ["Value", "View", "tables_of"]
+
+#: A cell: the number of its line and that of its column.
+Place = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -17,8 +28,8 @@ class Value:
 
     Attributes:
         column: The column that it is of.
-        reduce: The reduction of the rows of one cell: `median`, `max`, `min`, `first`, `last`, `sum`, `count`, `range`
-            or `each`, which lists every value once.
+        reduce: The reduction of the rows of one cell: `median`, `max`, `min`, `first`, `last`, `sum`, `size`,
+            `nunique`, `range` or `each`, which lists every value once.
         head: Its head. Empty for the column's.
         format: Its format. None for the column's.
         missing: The text of an unknown value.
@@ -35,10 +46,6 @@ class Value:
         if value is None or value != value:
             return self.missing
         return (self.format or column(self.column).format)(value)
-
-
-def _joined(texts: Sequence[str]) -> str:
-    return " / ".join(texts)
 
 
 @dataclass(frozen=True)
@@ -59,14 +66,12 @@ class View:
         apart: Further columns that tell lines apart. They are never shown.
         beside: Figures of a whole line, before those of `values`.
         where: Conditions of `Rows.where` by column, or one function of rows under the key `condition`.
-        sort: The columns that lines are sorted by. Empty for the order of measuring.
+        sort: The columns that lines, tables and spread columns are sorted by. Empty for the order of measuring.
         best: Whether the highest or the lowest of the first figure is marked. None marks none.
         among: The cells that the best one competes with: its row, its column or its table.
-        join: The function that makes one text of the figures of a cell.
         counts: The statuses of the rows that figures are made of. Empty for all rows. The first figure of a `suspect`
             row has a question mark.
         failures: Whether spread columns and lines are shown where nothing was measured and something failed.
-        ordered: Whether spread columns stand in the order of their values, and not in that of measuring.
         winner: Whether the last column names the best of a row, and those whose intervals overlap with its own.
         mean: Whether the last line has the geometric mean of each column, with the number of its lines.
         absent: The text of a spread cell without rows.
@@ -87,10 +92,8 @@ class View:
     sort: tuple[str, ...] = ()
     best: Literal["most", "least"] | None = None
     among: Literal["row", "column", "table"] = "row"
-    join: Callable[[Sequence[str]], str] = _joined
     counts: tuple[str, ...] = ("ok",)
     failures: bool = False
-    ordered: bool = False
     winner: bool = False
     mean: bool = False
     absent: str = ""
@@ -98,9 +101,9 @@ class View:
     legend: bool = False
 
     @property
-    def keys(self) -> tuple[str, ...]:
+    def keys(self) -> list[str]:
         """The columns that tell the lines of a table apart."""
-        return tuple(dict.fromkeys((*self.rows, *self.varying, *self.apart)))
+        return list(dict.fromkeys((*self.rows, *self.varying, *self.apart)))
 
     @property
     def columns(self) -> list[str]:
@@ -108,3 +111,216 @@ class View:
         values = (value.column for value in (*self.values, *self.beside))
         bounds = ("low_ms", "high_ms") if self.winner else ()
         return list(dict.fromkeys((*self.keys, *self.tables, *self.across, *self.sort, *values, *bounds)))
+
+
+def tables_of(view: View, rows: Rows) -> list[Table]:
+    """The tables of a view. None has no row, so that the list may be empty."""
+    chosen = rows.where(**view.where)
+    return _Grid(view, chosen).tables() if len(chosen) else []
+
+
+class _Grid:
+    """The rows of a view in their cells. Pandas groups all tables at once.
+
+    Attributes:
+        frame: The rows, with the numbers of their table, line and spread column.
+        figures: For each figure its value by cell. Only measured rows count.
+        beside: For each figure of whole lines its value by line.
+        best: The cells whose first figure is the best.
+        fastest: The spread columns of each line that are the best or tie with it, the best first.
+        measured: The number of measured rows by cell.
+        asked: The number of rows by cell.
+        statuses: The statuses of the other rows by cell.
+    """
+
+    def __init__(self, view: View, rows: Rows) -> None:
+        self.view = view
+        frame = rows.frame(view.columns)
+        frame["_status"], frame["_place"] = rows["status"], range(len(frame))
+        frame = frame.sort_values(list(view.sort), kind="stable") if view.sort else frame
+        frame["_table"] = _numbers(frame, view.tables)
+        frame["_line"] = _numbers(frame, (*view.tables, *view.keys))
+        counts = frame["_status"].isin(view.counts) if view.counts else frame["_status"].notna()
+        shown = counts | (view.failures & (frame["_status"] != "unsupported"))
+        in_order = frame if set(view.across) <= set(view.sort) else frame.sort_values("_place")
+        frame["_column"] = _numbers(in_order[shown.reindex(in_order.index)], view.across)
+        frame["_column"] = frame["_column"] if not view.across else _filled(frame, view.across)
+        self.frame = frame = frame[frame["_column"].notna()].astype({"_column": int}) if shown.any() else frame[:0]
+        self.shown, counts = shown.reindex(frame.index), counts.reindex(frame.index)
+        at = ["_line", "_column"]
+        counted, is_ok = frame[counts].groupby(at), frame["_status"] == "ok"
+        self.figures = [_reduced(counted, value) for value in view.values]
+        self.beside = [_reduced(frame.groupby("_line"), value) for value in view.beside]
+        self.measured, self.asked = counted.size().to_dict(), frame.groupby(at).size().to_dict()
+        others = frame[~is_ok] if view.counts else frame[:0]
+        self.statuses = others.groupby(at, sort=False)["_status"].unique().to_dict()
+        self.best = self._best(frame[is_ok])
+        self.fastest = self._fastest(frame[is_ok]) if view.winner else {}
+
+    def _best(self, sure: DataFrame) -> set[Place]:
+        """The cells with the best first figure, where several were measured."""
+        if self.view.best is None or sure.empty:
+            return set()
+        value = self.view.values[0]
+        keys = ["_table", "_line", "_column"]
+        first = sure.groupby(keys)[value.column].agg(value.reduce).dropna().reset_index()
+        among = {"row": ["_line"], "column": ["_table", "_column"], "table": ["_table"]}[self.view.among]
+        groups = first.groupby(among)[value.column]
+        best = first[value.column] == groups.transform("max" if self.view.best == "most" else "min")
+        chosen = first[best & (groups.transform("count") > 1)]
+        return set(chosen[["_line", "_column"]].itertuples(index=False, name=None))
+
+    def _fastest(self, sure: DataFrame) -> dict[int, list[int]]:
+        """For each line the column with the least time, and the columns whose intervals overlap with its own."""
+        found = sure.groupby(["_line", "_column"])[["ms", "low_ms", "high_ms"]].median()
+        found = found.dropna(subset=["ms"]).reset_index().sort_values(["_line", "ms"], kind="stable")
+        reach = found.groupby("_line")["high_ms"].transform("first")
+        near = (found["low_ms"] <= reach) | ~found.duplicated("_line")
+        ties: dict[int, list[int]] = {}
+        for line, place in found.loc[near, ["_line", "_column"]].itertuples(index=False, name=None):
+            ties.setdefault(line, []).append(place)
+        return ties
+
+    def tables(self) -> list[Table]:
+        """The tables that have a row."""
+        view, frame = self.view, self.frame
+        if frame.empty:
+            return []
+        lines = frame.drop_duplicates("_line").sort_values("_line", kind="stable")
+        spread = frame[self.shown].drop_duplicates(["_table", "_column"]).sort_values("_column", kind="stable")
+        columns = dict(list(spread.groupby("_table")[["_column", *view.across]]))
+        several = frame.groupby("_table")[list(view.varying)].nunique(dropna=False) > 1 if view.varying else None
+        found = []
+        for number, part in lines.groupby("_table", sort=False):
+            if number in columns:
+                varying = [name for name in view.varying if several is not None and several.loc[number, name]]
+                found.append(self._table(part, columns[number], varying))
+        return [each for each in found if each.rows]
+
+    def _table(self, part: DataFrame, spread: DataFrame, varying: Sequence[str]) -> Table:
+        view = self.view
+        shown = [name for name in view.keys if name in view.rows or name in varying]
+        names = {number: _words(view.across, values) for number, *values in spread.itertuples(index=False, name=None)}
+        rows = []
+        for line, *about in part[["_line", *shown]].itertuples(index=False, name=None):
+            cells = list(self._spread_cells(line, names) if view.across else self._plain_cells(line))
+            is_measured = view.failures or any((line, number) in self.measured for number in names)
+            if is_measured and any(cell.text for cell in cells):
+                first = [_cell(value, column(name).format) for name, value in zip(shown, about, strict=True)]
+                beside = zip(view.beside, self.beside, strict=True)
+                rows.append((*first, *(_figure(value, found.get(line)) for value, found in beside), *cells))
+        heads = [
+            *(self._head(column(name)) for name in shown),
+            *(self._value_head(value) for value in view.beside),
+            *(self._spread_heads(names) if view.across else map(self._value_head, view.values)),
+        ]
+        texts = {name: _cell(part[name].iloc[0], column(name).format).text for name in view.tables}
+        made = Table(tuple(heads), tuple(rows), view.title.format_map(texts), view.notes)
+        made = made.only([place for place in range(len(heads)) if any(row[place].text for row in rows)])
+        return _with_mean(made) if view.mean and rows else made
+
+    def _plain_cells(self, line: int) -> Iterator[Cell]:
+        """A cell for each figure. Without a measurement, the first cell has the words for the statuses."""
+        place = line, 0
+        if place not in self.measured:
+            yield self._status(place)
+            yield from [Cell("")] * (len(self.view.values) - 1)
+            return
+        for number, (value, found) in enumerate(zip(self.view.values, self.figures, strict=True)):
+            made = _figure(value, found.get(place), Mark.BEST if number == 0 and place in self.best else Mark.NONE)
+            yield replace(made, text=f"{made.text}?") if number == 0 and self._is_suspect(place) else made
+
+    def _spread_cells(self, line: int, names: Mapping[int, str]) -> Iterator[Cell]:
+        """A cell for each spread column with all figures joined, and the winner of the line."""
+        for number in names:
+            place = line, number
+            count = self.measured.get(place, 0)
+            if not count:
+                yield self._status(place) if place in self.asked else Cell(self.view.absent)
+                continue
+            found = [figure.get(place) for figure in self.figures]
+            texts = [value.text(each) for value, each in zip(self.view.values, found, strict=True)]
+            texts[0] += "?" if self._is_suspect(place) else ""
+            share = f" ({count} of {self.asked[place]})" if count < self.asked[place] else ""
+            mark = Mark.BEST if place in self.best else Mark.NONE
+            yield Cell(" / ".join(texts) + share, _plain(found[0]), mark, texts[0] + share if len(texts) > 1 else "")
+        if self.view.winner:
+            yield Cell(" = ".join(names[number] for number in self.fastest.get(line, ())))
+
+    def _is_suspect(self, place: Place) -> bool:
+        return "suspect" in self.statuses.get(place, ())
+
+    def _status(self, place: Place) -> Cell:
+        statuses = self.statuses.get(place, ())
+        quiet = set(statuses) <= {"unsupported", "skipped"}
+        return Cell(" ".join(map(word, statuses)), mark=Mark.QUIET if quiet else Mark.FAILED)
+
+    def _head(self, about: Column) -> Head:
+        said = about.about if self.view.legend else ""
+        return Head(about.head or about.name, about.left, about.code, wrap=about.wrap, about=said, drop=about.drop)
+
+    def _value_head(self, value: Value) -> Head:
+        made = self._head(column(value.column))
+        return replace(made, text=value.head) if value.head else made
+
+    def _spread_heads(self, names: Mapping[int, str]) -> Iterator[Head]:
+        code = len(self.view.across) == 1 and column(self.view.across[0]).code
+        yield from (Head(name, code_head=code, across=True) for name in names.values())
+        if self.view.winner:
+            yield Head("fastest", left=True, drop=1)
+
+
+def _numbers(frame: DataFrame, names: Sequence[str]) -> Series:
+    """A number for each combination of values, in the order of the rows. Without names it is 0."""
+    from pandas import Series
+
+    if not names:
+        return Series(0, index=frame.index)
+    return frame.groupby(list(names), sort=False, dropna=False).ngroup()
+
+
+def _filled(frame: DataFrame, across: Sequence[str]) -> Series:
+    """The number of each row's spread column, also for rows that do not make a column be shown."""
+    return frame.groupby(list(across), sort=False, dropna=False)["_column"].transform("first")
+
+
+def _reduced(groups: Any, value: Value) -> dict[Any, Any]:
+    """The reduced value of each group."""
+    values = groups[value.column]
+    if value.reduce == "range":
+        low, high = values.min(), values.max()
+        return dict(zip(low.index, zip(low, high, strict=True), strict=True))
+    if value.reduce == "each":
+        return {key: list(found) for key, found in values.unique().to_dict().items()}
+    found: dict[Any, Any] = values.agg(value.reduce).to_dict()
+    return found
+
+
+def _cell(value: Any, text: Callable[[Any], str], missing: str = "", mark: Mark = Mark.NONE) -> Cell:
+    """A cell of a value. A missing value has a text of its own."""
+    if value is None or value != value:
+        return Cell(missing, mark=mark)
+    return Cell(text(value), _plain(value), mark)
+
+
+def _figure(about: Value, value: Any, mark: Mark = Mark.NONE) -> Cell:
+    return _cell(value, about.text, about.missing, mark)
+
+
+def _plain(value: Any) -> Any:
+    """A value for CSV and Parquet: one number or text without numpy's types, or None."""
+    value = value.item() if hasattr(value, "item") else value
+    return value if isinstance(value, int | float | str) else None
+
+
+def _words(names: Sequence[str], values: Sequence[Any]) -> str:
+    return " ".join(column(name).format(value) for name, value in zip(names, values, strict=True))
+
+
+def _with_mean(made: Table) -> Table:
+    """The table with the geometric mean of each spread column and the number of lines that it is of."""
+    cells = []
+    for place, head in enumerate(made.heads):
+        found = [row[place].value for row in made.rows if head.across and row[place].value]
+        cells.append(f"{times(geometric_mean(found))} ({len(found)})" if found else "")
+    return made.with_row([f"geometric mean ({made.heads[0].text}s)", *cells[1:]])

@@ -2,24 +2,419 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 from longca.errors import UnknownNameError
-from longca_bench.reports.build import tables_of
-from longca_bench.reports.view import View
-from longca_bench.reports.views_pairs import best_pair, measured_pairs
-from longca_bench.reports.views_run import NOT_MEASURED, environment, results, strategies, whole
-from longca_bench.reports.views_sparse import crossings
-from longca_bench.reports.views_strategies import TRANSPORTS, fastest_strategies, strategy_shares
-from longca_bench.reports.views_strategy_costs import STRATEGY_TIME, collectives, strategy_memory
-from longca_bench.reports.views_throughput import COSTS, OVER_BASELINE, THROUGHPUT, near_limit
+from longca.plain_text import printable
+from longca_bench.reports.columns import BASELINE, FULL_SPEED
+from longca_bench.reports.runs import flatten
+from longca_bench.reports.table import Cell, Head, Table, table
+from longca_bench.reports.training import COMBINED, PROBLEM
+from longca_bench.reports.view import Value, View, tables_of
+from longca_bench.reports.words import percent_of, three_digits, throughput_unit, times, tokens
 
 if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
     from longca_bench.reports.rows import Rows
-    from longca_bench.reports.table import Table
 
 __all__ = ["SUMMARY", "VIEWS", "tables"]
+
+_FEW = 3  # names that are listed one by one
+_ONE_DEVICE: dict[str, Any] = {"strategy": None}
+#: Earlier records of streams of masks have the direction `step`.
+_RANKS: dict[str, Any] = {
+    "status": "ok",
+    "condition": lambda rows: rows["strategy"].notna() & (rows["direction"] != "step"),
+}
+_SHAPE = ("heads_q", "heads_kv", "head_dim", "dtype", "seqlen", "pattern_place", "block", "kept")
+_SETTING = ("kernel", "seqlen", "world_size", "heads", "head_dim")
+_ON_RANKS = "{kernel}, {seqlen} tokens on {world_size}, {heads} heads of {head_dim}"
+
+
+def few(names: Sequence[str]) -> str:
+    """The first names, and the number of further names."""
+    known = [name for name in dict.fromkeys(names) if isinstance(name, str)]
+    return ", ".join(known if len(known) <= _FEW + 1 else [*known[:_FEW], f"{len(known) - _FEW} more"])
+
+
+def percent_range(ends: tuple[float, float]) -> str:
+    """A share, or the least and the greatest of several."""
+    low, high = map(percent_of, ends)
+    return low if low == high else f"{low.rstrip('%')}–{high}"
+
+
+def _names(found: Sequence[str | None]) -> str:
+    return ", ".join(name for name in found if isinstance(name, str))
+
+
+def _firsts(*names: str) -> tuple[Value, ...]:
+    return tuple(Value(name, "first") for name in names)
+
+
+RESULTS = View(
+    "ms and throughput by mask and kernel, with the fastest of each mask",
+    where=_ONE_DEVICE,
+    tables=("direction",),
+    title="{direction}",
+    rows=("mask", "seqlen"),
+    varying=("heads", "head_dim", "dtype", "seed", "run"),
+    apart=("mask_digest",),
+    beside=_firsts("density", "tile_efficiency"),
+    across=("kernel",),
+    values=(Value("ms"), Value("tflops")),
+    counts=("ok", "suspect"),
+    failures=True,
+    best="least",
+    winner=True,
+)
+STRATEGIES = View(
+    "ms, throughput and costs by strategy and placement, a table for each mask and direction",
+    where={"condition": lambda rows: rows["strategy"].notna() & (rows["status"] != "unsupported")},
+    tables=("mask", "direction", "seqlen", "world_size", "heads", "head_dim", "dtype", "mask_digest", "seed"),
+    title="{mask} {direction}, {seqlen} tokens, {world_size}, {heads}×{head_dim} {dtype}",
+    rows=("way", "placing", "kernel"),
+    varying=("run",),
+    apart=("run_number", "case"),
+    values=_firsts(
+        *("ms", "tflops", "of_alone", "hidden_share", "area_imbalance", "time_imbalance", "of_abreast", "busbw"),
+        *("peak_gib", "error", "alone_error"),
+    ),
+    counts=("ok", "suspect"),
+    failures=True,
+    best="least",
+    among="table",
+    legend=True,
+)
+NOT_MEASURED = View(
+    "each status that is not ok, with its cases and the reason",
+    where={"condition": lambda rows: rows["status"] != "ok"},
+    sort=("status_place",),
+    rows=("status", "kernel"),
+    apart=("alike",),
+    values=(
+        Value("way_placing", "each", format=few),
+        Value("masks", "each", format=few),
+        Value("case", "size", "cases"),
+        *_firsts("message", "advice"),
+    ),
+    counts=(),
+)
+THROUGHPUT = View(
+    "TFLOP/s by mask and kernel, the median over draws",
+    where=_ONE_DEVICE,
+    sort=("direction_place", *_SHAPE),
+    tables=("direction", "heads", "head_dim", "dtype", "seqlen"),
+    title="{direction}, {seqlen} tokens, {heads} heads of {head_dim}",
+    rows=("mask",),
+    beside=(Value("tile_efficiency", "range", format=percent_range), Value("draw", "nunique", "draws")),
+    across=("half",),
+    values=(Value("tflops"),),
+    best="most",
+)
+OVER_BASELINE = replace(
+    THROUGHPUT,
+    about="throughput over that of a baseline on the same mask in the same run, by mask and kernel",
+    title=f"{THROUGHPUT.title}: over {BASELINE}",
+    where={
+        **_ONE_DEVICE,
+        "condition": lambda rows: (
+            (rows["kernel"] != BASELINE) & (rows["over_baseline"].notna() | (rows["status"] != "ok"))
+        ),
+    },
+    beside=(),
+    values=(Value("over_baseline"),),
+    mean=True,
+    absent="–",
+)
+NEAR_LIMIT = replace(
+    THROUGHPUT,
+    about="throughput as a share of [the speed on full attention × the mask's tile efficiency], by mask and kernel",
+    title=f"{THROUGHPUT.title}: share of the limit",
+    where={**_ONE_DEVICE, "status": "ok", "condition": lambda rows: rows["share_of_limit"].notna()},
+    beside=(),
+    values=(Value("share_of_limit"),),
+)
+COSTS = View(
+    "planning in ms, the mask's bytes in MiB and the peak of memory in GiB, by kernel and length",
+    where={**_ONE_DEVICE, "status": "ok"},
+    sort=("seqlen",),
+    rows=("kernel",),
+    across=("seqlen",),
+    values=(Value("plan_ms"), Value("mask_mib", "max"), Value("peak_gib", "max", format=three_digits)),
+    absent="–",
+)
+
+
+def _has_choices(rows: Rows) -> Series:
+    """The first record of each draw that was measured in both directions."""
+    return ~rows.frame(PROBLEM).duplicated() & (rows["single"].notna() | rows["pair"].notna())
+
+
+BEST_PAIR = View(
+    "the fastest single kernel and the fastest pair of each mask in training, and the gain, the medians over draws",
+    where={**_ONE_DEVICE, "condition": _has_choices},
+    sort=_SHAPE,
+    tables=("heads", "head_dim", "dtype", "seqlen"),
+    title="training, {seqlen} tokens, {heads} heads of {head_dim}",
+    rows=("mask",),
+    values=(
+        Value("draw", "nunique", "draws"),
+        Value("single", "each", format=_names),
+        Value("single_tflops"),
+        Value("pair", "each", format=_names),
+        Value("pair_tflops"),
+        Value("pair_gain"),
+    ),
+    counts=(),
+)
+STRATEGY_SHARES = View(
+    "TFLOP/s of each GPU by strategy and placement, and the share of one GPU alone",
+    where={"condition": _RANKS["condition"]},
+    sort=("kernel", "world_size", "heads_q", "heads_kv", "seqlen", "strategy", "final_placement"),
+    tables=(*_SETTING, "dtype"),
+    title=_ON_RANKS,
+    rows=("way", "final_placement"),
+    across=("mask", "direction"),
+    values=(Value("tflops"), Value("of_alone")),
+    best="most",
+    among="column",
+)
+TRANSPORTS = View(
+    "ms of each strategy by transport, with the share of one GPU alone and of communication that is hidden",
+    where={**_RANKS, "condition": lambda rows: rows["moved_by"].notna() & (rows["direction"] != "step")},
+    tables=(*_SETTING, "dtype", "direction"),
+    title=_ON_RANKS.replace(",", " {direction},", 1),
+    rows=("mask", "strategy", "mesh", "placed"),
+    across=("moved",),
+    values=(Value("ms"), Value("of_alone"), Value("hidden_share")),
+    best="least",
+    legend=True,
+)
+STRATEGY_TIME = View(
+    "the parts of the time of strategies: computing, communication, imbalance and planning",
+    where=_RANKS,
+    sort=("kernel", "world_size", "seqlen", "pattern_place"),
+    tables=(*_SETTING, "direction"),
+    title=f"{_ON_RANKS}: {{direction}}",
+    rows=("mask", "way", "placed"),
+    values=tuple(
+        Value(name, missing="–")
+        for name in (
+            *("ms", "abreast_ms", "compute_ms", "communication_ms", "hidden_share", "hidden_from", "hidden_to"),
+            *("area_imbalance", "time_imbalance", "plan_ms", "layout_ms"),
+        )
+    ),
+)
+STRATEGY_MEMORY = View(
+    "the highest peak of a rank beyond inputs and plan in GiB",
+    where=_RANKS,
+    sort=("kernel", "world_size", "seqlen"),
+    tables=_SETTING,
+    title=_ON_RANKS,
+    rows=("way",),
+    across=("direction",),
+    values=(Value("peak_gib", "max"),),
+)
+_COLLECTIVES = View(
+    "the collectives of one call without kernels: bytes as nccl-tests count them, and bandwidths in 10⁹ bytes a second",
+    sort=("kernel", "world_size", "seqlen"),
+    tables=_SETTING,
+    title=_ON_RANKS,
+    rows=("way", "direction", "kind"),
+    values=(
+        Value("calls", format=lambda value: f"{value:.0f}"),
+        Value("bytes", head="MiB", format=lambda value: three_digits(value / 2**20)),
+        Value("seconds", head="ms", format=lambda value: three_digits(value * 1e3)),
+        Value("algbw", format=three_digits),
+        Value("busbw", head="busbw", format=three_digits),
+    ),
+)
+
+
+def results(rows: Rows) -> list[Table]:
+    """ms and throughput by mask and kernel, with the fastest kernel of each mask. Many pairs share columns."""
+    suspect = (rows["status"] == "suspect").any()
+    notes: tuple[str, ...] = (
+        ("? marks a time that is not believed. Such a time is never the fastest.",) if suspect else ()
+    )
+    across: tuple[str, ...] = RESULTS.across
+    if sum("+" in kernel for kernel in rows["kernel"].unique()) > _FEW:
+        notes += ("+ stands before the backward of a kernel with the forwards of other kernels.",)
+        across = ("half",)
+    return tables_of(replace(_with_unit(RESULTS, rows), notes=notes, across=across), rows)
+
+
+def strategies(rows: Rows) -> list[Table]:
+    """ms, throughput and costs by strategy and placement, a table for each mask and direction."""
+    return tables_of(_with_unit(STRATEGIES, rows), rows)
+
+
+def _with_unit(view: View, rows: Rows) -> View:
+    """The view with throughput in GFLOP/s, if nothing reaches one TFLOP/s."""
+    unit, by = throughput_unit(rows["tflops"].max())
+    head = "per rank" if view is STRATEGIES else ""
+    values = tuple(
+        replace(each, head=head, format=lambda value: three_digits(value * by)) if each.column == "tflops" else each
+        for each in view.values
+    )
+    return replace(view, values=values, title=f"{view.title}: ms and {unit}")
+
+
+def best_pair(rows: Rows) -> list[Table]:
+    """The fastest single kernel and the fastest pair of each mask in training, measured or combined."""
+    found = tables_of(BEST_PAIR, rows)
+    if found and any(COMBINED in name for name in rows["pair"] if isinstance(name, str)):
+        note = (
+            f"{COMBINED} This pair was not measured as one. Its time is combined: the medians of its first kernel's "
+            "forward and of its second kernel's backward."
+        )
+        found[-1] = replace(found[-1], notes=(*found[-1].notes, note))
+    return found
+
+
+def measured_pairs(rows: Rows) -> list[Table]:
+    """The same as `best-pair`, if some pair was measured. Else nothing."""
+    measured = rows.where(status="ok", strategy=None)["kernel"]
+    return best_pair(rows) if any("+" in kernel for kernel in measured.unique()) else []
+
+
+def crossings(rows: Rows) -> list[Table]:
+    """The share of blocks below which each kernel takes less time than dense attention, by direction and blocks.
+
+    Dense attention is that of `FULL_SPEED` on full attention in the same run.
+    """
+    shape = ["run_number", "direction", "seqlen", "heads", "head_dim", "dtype"]
+    panel = ["direction", "seqlen", "heads", "block"]
+    ok = rows.where(status="ok", strategy=None)
+    dense = ok.where(kernel=FULL_SPEED, pattern="full").frame((*shape, "ms")).groupby(shape)["ms"].median()
+    sparse = ok.where(lambda each: each["block"].notna()).frame((*shape, "block", "kernel", "density", "ms"))
+    found = sparse.merge(dense.rename("full").reset_index(), on=shape)
+    found["time"] = found["ms"] / found["full"]
+    times_ = found.groupby([*panel, "kernel", "density"])["time"].median()
+    curves = {key: curve for key, curve in times_.groupby([*panel, "kernel"]) if len(curve) > 1}
+    if not curves:
+        return []
+    kernels = list(dict.fromkeys(key[-1] for key in curves))
+    lines = []
+    for direction, seqlen, heads, block in dict.fromkeys(key[:-1] for key in curves):
+        cells = [curves.get((direction, seqlen, heads, block, kernel)) for kernel in kernels]
+        name = f"{direction}, {tokens(seqlen)}, {heads}, blocks of {block:.0f}"
+        lines.append([name, *("" if curve is None else _crossing(curve) for curve in cells)])
+    return [table(["on", *(Head(kernel, code_head=True) for kernel in kernels)], lines)]
+
+
+def _crossing(curve: Series) -> str:
+    """The share below which a kernel takes less time than dense attention; linear between measured shares."""
+    points = sorted(zip(curve.index.get_level_values("density"), curve, strict=True))
+    if points[0][1] >= 1:
+        return f"not from {points[0][0]:.0%} on"
+    for (low, before), (high, after) in pairwise(points):
+        if after >= 1:
+            return f"{low + (1 - before) / (after - before) * (high - low):.0%}"
+    return "always" if points[-1][0] >= 0.999 else f"above {points[-1][0]:.0%}"
+
+
+def fastest_strategies(rows: Rows) -> list[Table]:
+    """The fastest strategy for each mask in training, its share of one GPU alone, and the next strategy."""
+    code = partial(Head, left=True, code=True)
+    heads = (
+        code("mask"), code("kernel"), Head("ranks"), Head("tokens"), code("fastest"), code("placement"),
+        Head("of alone"), code("next"), code("placement"), Head("takes"),
+    )  # fmt: skip
+    problem = ["kernel", "world_size", "heads", "head_dim", "dtype", "seqlen", "mask"]
+    made = []
+    for _, found in _strategy_times(rows, problem).groupby(problem, sort=False):
+        first, others = found.iloc[0], found[found["strategy"] != found["strategy"].iloc[0]]
+        alone = Cell(times(first["of_alone"]), float(first["of_alone"])) if first["of_alone"] > 0 else Cell("–")
+        about = (first["mask"], first["kernel"], str(first["world_size"]), tokens(first["seqlen"]))
+        line = [*map(Cell, (*about, first["way"], first["final_placement"])), alone]
+        if len(others):
+            then = others.iloc[0]
+            factor = float(then["seconds"] / first["seconds"])
+            line += [Cell(then["way"]), Cell(then["final_placement"]), Cell(f"{factor:.2f}×", factor)]
+        made.append((*line, *[Cell("")] * (len(heads) - len(line))))
+    return [Table(heads, tuple(made))] if made else []
+
+
+def _strategy_times(rows: Rows, problem: list[str]) -> DataFrame:
+    """Seconds of a forward and a backward by each strategy and placement, and the share of one GPU alone.
+
+    A strategy that was not measured in every direction of the records is left out, and so is a strategy of heads and
+    rings without a ring, which is Ulysses under another name.
+    """
+    key, way = ["pattern_place", *problem], ["strategy", "way", "final_placement"]
+    frame = rows.where(**_RANKS).frame((*key, *way, "mesh", "direction", "median", "of_alone", "alone_seconds"))
+    frame = frame[~frame["mesh"].map(_without_ring).astype(bool)]
+    places = {kernel: place for place, kernel in enumerate(frame["kernel"].unique())}
+    alone = frame.groupby([*key, "direction"])["alone_seconds"].median().rename("alone")
+    each = frame.groupby([*key, "direction", *way], sort=False)[["median", "of_alone"]].median().join(alone)
+    each["seconds"] = (each["alone"] / each["of_alone"]).fillna(each["median"])
+    groups = each.reset_index().groupby([*key, *way], sort=False)
+    total = groups[["seconds", "alone"]].sum(min_count=1).reset_index()
+    directions, known = groups["direction"].nunique().to_numpy(), groups["alone"].count().to_numpy()
+    total["of_alone"] = (total["alone"] / total["seconds"]).where(known == directions)
+    total["kernel_place"] = total["kernel"].map(places)
+    total = total[directions == directions.max(initial=0)]
+    order = ["kernel_place", "world_size", "heads", "seqlen", "pattern_place", "mask", "seconds"]
+    return total.sort_values(order, kind="stable")
+
+
+def _without_ring(mesh: str | None) -> bool:
+    """Whether a mesh of several axes has one rank along each but the last."""
+    *rings, _ = (axis.partition("=")[2] for axis in (mesh or "=").split(","))
+    return bool(rings) and set(rings) == {"1"}
+
+
+def collectives(rows: Rows) -> list[Table]:
+    """The collectives of one call without kernels, by kind."""
+    from pandas import DataFrame
+
+    from longca_bench.reports.rows import Rows as Made
+
+    chosen = rows.where(**_RANKS)
+    names = (*_SETTING, "way", "direction", "status", "strategy")
+    lines = [
+        {**about, "kind": kind.replace("_", "-"), **figures}
+        for about, sent in zip(chosen.frame(names).to_dict("records"), chosen["communication"], strict=True)
+        for kind, figures in (sent or {}).items()
+        if kind != "all" or len(sent) > 2  # "all" repeats a single kind
+    ]
+    frame = DataFrame(lines)
+    return tables_of(_COLLECTIVES, Made({name: frame[name] for name in frame})) if lines else []
+
+
+def environment(rows: Rows) -> list[Table]:
+    """The environments of runs: each fact, its value, and the runs with this value."""
+    facts: dict[tuple[str, str], list[str]] = {}
+    for run in rows.runs:
+        for fact in flatten(run.environment or {}):
+            facts.setdefault(fact, []).append(printable(run.folder.name))
+    order = {name: place for place, name in enumerate(dict.fromkeys(name for name, _ in facts))}
+    every = len(rows.runs)
+    body = [
+        [name, value, "all" if len(runs) == every else ", ".join(runs)][: 3 if every > 1 else 2]
+        for (name, value), runs in sorted(facts.items(), key=lambda item: order[item[0][0]])
+    ]
+    heads = [Head("fact", left=True), Head("found", left=True, wrap=True), Head("runs", left=True, wrap=True)]
+    return [table(heads[: 3 if every > 1 else 2], body)] if body else []
+
+
+def whole(rows: Rows) -> list[Table]:
+    """Every record, with every field as a column."""
+    from pandas import isna
+
+    flat = rows.flat().astype(object)
+    body = [
+        [Cell("") if isna(value) else Cell(str(value), value) for value in row]
+        for row in flat.itertuples(index=False, name=None)
+    ]
+    return [table([Head(name) for name in flat], body)]
+
 
 VIEWS: dict[str, View | Callable[[Rows], list[Table]]] = {
     "results": results,
@@ -28,22 +423,18 @@ VIEWS: dict[str, View | Callable[[Rows], list[Table]]] = {
     "environment": environment,
     "throughput": THROUGHPUT,
     "over-baseline": OVER_BASELINE,
-    "near-limit": near_limit,
+    "near-limit": NEAR_LIMIT,
     "best-pair": best_pair,
     "pairs": measured_pairs,
     "costs": COSTS,
     "crossings": crossings,
     "fastest-strategies": fastest_strategies,
-    "strategy-shares": strategy_shares,
+    "strategy-shares": STRATEGY_SHARES,
     "transports": TRANSPORTS,
     "strategy-time": STRATEGY_TIME,
-    "strategy-memory": strategy_memory,
+    "strategy-memory": STRATEGY_MEMORY,
     "collectives": collectives,
     "whole": whole,
-}
-#: Views of strategies on one mask. They leave out the streams of masks of earlier versions.
-_OF_ONE_MASK = frozenset(name for name in VIEWS if name.startswith("strategy-")) | {
-    *("fastest-strategies", "transports", "collectives")
 }
 #: The views of a report that names none.
 SUMMARY = ("results", "pairs", "strategies", "not-measured")
@@ -62,6 +453,4 @@ def tables(name: str, rows: Rows) -> list[Table]:
     if name not in VIEWS:
         raise UnknownNameError("view", name, VIEWS)
     maker = VIEWS[name]
-    if name in _OF_ONE_MASK:
-        rows = rows.where(lambda found: found["direction"] != "step")
     return tables_of(maker, rows) if isinstance(maker, View) else maker(rows)

@@ -7,7 +7,7 @@ from pathlib import Path
 from longca_bench.measuring.records import Record
 from longca_bench.measuring.status import Status
 from longca_bench.reports.rows import Rows
-from longca_bench.reports.run_source import Run
+from longca_bench.reports.runs import Run
 
 #: Those of a forward and of a backward.
 FINDINGS = tuple({"tensor": name, "passed": True, "error": None} for name in ("out", "dq", "dk", "dv"))

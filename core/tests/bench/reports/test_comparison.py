@@ -5,9 +5,8 @@ from rich.console import Console
 
 from longca.errors import RequestError
 from longca_bench.measuring.statistics import Interval
-from longca_bench.reports.comparison import compare_runs, verdict
-from longca_bench.reports.comparison_table import comparison_json, print_comparison
-from longca_bench.reports.run_source import Run
+from longca_bench.reports.comparison import compare_runs, comparison_json, print_comparison, verdict
+from longca_bench.reports.runs import Run
 
 from .runs import ENVIRONMENT, record
 

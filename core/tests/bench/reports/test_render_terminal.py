@@ -5,9 +5,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from longca_bench.reports.render_terminal import print_tables
 from longca_bench.reports.rows import Rows
 from longca_bench.reports.table import Cell, Head, Mark, Table, table
+from longca_bench.reports.terminal import print_tables
 from longca_bench.reports.views import tables
 
 from .runs import record

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from longca_bench.measuring.records import Record
-from longca_bench.reports.render_markdown import markdown_of
+from longca_bench.reports.markdown import markdown_of
 from longca_bench.reports.views import tables
 
 from .runs import FINDINGS, cells, rows_of
@@ -88,9 +88,10 @@ def test_ratios_are_taken_on_a_draw_of_one_run():
 def test_the_limit_is_full_attention_on_the_draws_tiles():
     no_limit = [record("fa3", "causal_document", 500.0, direction="backward")]
     text = part("near-limit", matrix(), no_limit)
-    assert cells(text, "mask") == ["forward, 8 K"], "the limit is of the same run"
-    assert cells(text, "`full`") == ["fa3 100%"]
-    assert cells(text, "`causal_document`") == ["fa3 88%"], "420 of 600 × 0.8, of the median draw"
+    assert "backward" not in text, "the limit is of the same run"
+    assert cells(text, "mask") == ["`fa3`", "`flex`", "`sdpa`"]
+    assert cells(text, "`full`") == ["**100%**", "67%", "83%"]
+    assert cells(text, "`causal_document`")[0] == "**88%**", "420 of 600 × 0.8, of the median draw"
 
 
 def test_costs_by_length():

@@ -5,7 +5,7 @@ import pytest
 from longca.manifests import Backward
 from longca.plugins import registry
 from longca_bench.reports import training
-from longca_bench.reports.render_markdown import markdown_of, page_of
+from longca_bench.reports.markdown import markdown_of, page_of
 from longca_bench.reports.views import tables
 from longca_bench.reports.winners import winners
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from longca_bench.reports.rows import Rows
-from longca_bench.reports.run_source import Run
+from longca_bench.reports.runs import Run
 from longca_bench.reports.table import Mark
 from longca_bench.reports.views import VIEWS, tables
 

@@ -9,12 +9,11 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from longca_bench.reports.derived import says_hidden
 from longca_bench.reports.html.limits import keeps_samples, kept, sentences
 from longca_bench.reports.html.rerun import rerun
 from longca_bench.reports.intervals import median_bounds
 from longca_bench.reports.mask_text import factor_words
-from longca_bench.reports.run_source import Run, complaints, flatten, unreached
+from longca_bench.reports.runs import Run, complaints, flatten, unreached
 from longca_bench.reports.text import printable
 
 if TYPE_CHECKING:
@@ -70,9 +69,15 @@ _NUMBERS: dict[str, Callable[[Record], float | None]] = {
     "peak": lambda r: r.peak_bytes,
     "alone": lambda r: r.alone_seconds,
     "abreast": lambda r: r.abreast_seconds,
-    "hidden": lambda r: r.hidden if says_hidden(r.median, r.rank_compute_seconds) else None,
+    "hidden": lambda r: r.hidden if _says_hidden(r) else None,
     "error": lambda r: _worst(r.findings),
 }
+
+
+def _says_hidden(record: Record) -> bool:
+    """Whether a share of hidden communication says anything. It does not if computing took longer than the whole."""
+    computing = record.rank_compute_seconds
+    return not (computing and record.median is not None and max(computing) > record.median)
 
 
 class _Texts:
@@ -118,11 +123,11 @@ def payload(rows: Rows) -> dict[str, Any]:
     names = _names(runs)
     return {
         "title": f"LongCA: {', '.join(names[:3])}{' and more' if len(names) > 3 else ''}",
-        "runs": [_run(name, run) for name, run in zip(names, runs, strict=True)],
+        "runs": [_run(*about) for about in zip(names, runs, rows.counts(), strict=True)],
         "texts": texts.all,
         "textColumns": text_columns,
         "columns": columns,
-        "leftOut": [*complaints(runs), *unreached(runs), *sentences(len(pairs), len(shown))],
+        "leftOut": [*complaints(runs), *unreached(runs, rows.counts()), *sentences(len(pairs), len(shown))],
     }
 
 
@@ -136,10 +141,10 @@ def _intervals(records: Sequence[Record]) -> dict[str, list[Any]]:
     }
 
 
-def _run(name: str, run: Run) -> dict[str, Any]:
-    facts = [("suite", ", ".join(sorted(run.suites))), *flatten(run.environment or {})]
+def _run(name: str, run: Run, count: int) -> dict[str, Any]:
+    facts = [*flatten(run.environment or {})]
     shown = [[printable(fact), printable(value)] for fact, value in facts if not fact.startswith("suite.")]
-    return {"name": name, "folder": printable(str(run.folder)), "records": len(run.records), "facts": shown}
+    return {"name": name, "folder": printable(str(run.folder)), "records": count, "facts": shown}
 
 
 def _names(runs: Sequence[Run]) -> list[str]:

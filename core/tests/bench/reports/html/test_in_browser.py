@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from longca_bench.measuring.records import Record
-from longca_bench.reports.run_source import Run
+from longca_bench.reports.runs import Run
 
 from ..runs import ENVIRONMENT, record
 from .conftest import wait_until_ready

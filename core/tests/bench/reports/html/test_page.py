@@ -16,7 +16,7 @@ from longca_bench.reports.html.page import write_html
 from longca_bench.reports.html.payload import payload
 from longca_bench.reports.html.rerun import rerun
 from longca_bench.reports.rows import Rows
-from longca_bench.reports.run_source import Run
+from longca_bench.reports.runs import Run
 
 from ..runs import ENVIRONMENT, record
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from longca_bench.reports.run_source import complaints, unreached
+from longca_bench.reports.runs import complaints, unreached
 from longca_bench.reports.table import Cell, Head, Mark, Table, legend
 from longca_bench.reports.text import printable
 from longca_bench.reports.views import SUMMARY, tables
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["escaped", "markdown_of", "page_of"]
 
 _NO_ENVIRONMENT = "Not recorded: there is no `environment.json` beside the records."
-
 _CODE = re.compile(r"[\w .,:=×/+*%–-]+")
 _EMPHASIS = {Mark.BEST: "**", Mark.ASIDE: "*"}
 
@@ -41,9 +40,8 @@ def markdown_of(found: Iterable[Table], level: int = 3) -> str:
 
 def page_of(rows: Rows) -> str:
     """Runs as a page: their suites, the views of a summary, and their environments."""
-    suites = dict.fromkeys(suite for run in rows.runs for suite in run.suites)
-    parts = [f"# {escaped(', '.join(suites))}", f"{escaped(status_counts(rows['status']))}."]
-    parts += map(escaped, (*complaints(rows.runs), *unreached(rows.runs)))
+    parts = [f"# {escaped(', '.join(rows.suites()))}", f"{escaped(status_counts(rows['status']))}."]
+    parts += map(escaped, (*complaints(rows.runs), *unreached(rows.runs, rows.counts())))
     for name in (*SUMMARY, "environment"):
         found = tables(name, rows)
         if found or name == "environment":

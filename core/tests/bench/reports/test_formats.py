@@ -1,19 +1,16 @@
 import csv
 import json
-import subprocess
 import sys
 
 import pytest
 
-from longca.errors import RequestError, UnknownNameError
+from longca.errors import MissingPackageError, RequestError, UnknownNameError
 from longca_bench.measuring.records import Record
-from longca_bench.reports.files import write_csv, write_parquet
 from longca_bench.reports.formats import checked_formats, write_reports
-from longca_bench.reports.render_markdown import escaped, page_of
+from longca_bench.reports.markdown import escaped, page_of
 from longca_bench.reports.rows import Rows
-from longca_bench.reports.run_source import open_run
 
-from .runs import ENVIRONMENT, record, write_run
+from .runs import ENVIRONMENT, record
 
 RECORDS = (
     record(),
@@ -25,7 +22,7 @@ RECORDS = (
 
 
 def test_csv_has_a_row_a_record(tmp_path):
-    path = write_csv(Rows.of(RECORDS).flat(), tmp_path / "records.csv")
+    (path,) = write_reports(Rows.of(RECORDS), tmp_path, ["csv"])
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["kernel"] for row in rows] == [each.kernel for each in RECORDS]
@@ -39,26 +36,20 @@ def test_csv_has_a_row_a_record(tmp_path):
 
 def test_parquet_has_the_same_with_types(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
-    table = parquet.read_table(write_parquet(Rows.of(RECORDS).flat(), tmp_path / "records.parquet"))
+    table = parquet.read_table(*write_reports(Rows.of(RECORDS), tmp_path, ["parquet"]))
     assert [row["message"] for row in table.to_pylist()] == [each.message for each in RECORDS]
     assert [row["median"] for row in table.to_pylist()] == [each.median for each in RECORDS]
     assert json.loads(table.to_pylist()[0]["samples"]) == list(RECORDS[0].samples)
     kinds = {name: str(table.schema.field(name).type) for name in ("seqlen", "median", "kernel", "plan_seconds")}
     assert kinds == {"seqlen": "int64", "median": "double", "kernel": "large_string", "plan_seconds": "double"}
-    only_failures = parquet.read_table(write_parquet(Rows.of(RECORDS[2:4]).flat(), tmp_path / "failures.parquet"))
+    only_failures = parquet.read_table(*write_reports(Rows.of(RECORDS[2:4]), tmp_path, ["parquet"]))
     assert str(only_failures.schema.field("median").type) == "double"
 
 
-def test_without_pyarrow_the_pip_line_is_named(tmp_path):
-    code = (
-        "import sys; sys.modules['pyarrow'] = None\n"
-        "from pathlib import Path; from longca_bench.reports.files import write_parquet\n"
-        "from longca.errors import MissingPackageError\n"
-        "try: write_parquet(None, Path('x'))\n"
-        "except MissingPackageError as error: print(error)"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
-    assert "pip install 'longca-core[parquet]'" in ran.stdout
+def test_without_pyarrow_the_pip_line_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingPackageError, match=r"pip install 'longca-core\[parquet\]'"):
+        write_reports(Rows.of(RECORDS), tmp_path, ["parquet"])
 
 
 def test_markdown_has_tables_failures_and_environment():
@@ -99,20 +90,3 @@ def test_formats_are_checked(tmp_path):
         write_reports(rows, tmp_path / "file" / "x", ["csv"])
     assert write_reports(rows, tmp_path / "none", ["terminal"]) == []
     assert not (tmp_path / "none").exists()
-
-
-def test_a_run_is_opened_by_its_folder_or_its_records(tmp_path):
-    folder = write_run(tmp_path / "run", [record()])
-    assert open_run(folder) == open_run(folder / "records.jsonl")
-    assert open_run(folder).environment == ENVIRONMENT
-
-
-@pytest.mark.parametrize("make", ["missing", "bare", "empty", "environment"])
-def test_what_is_no_run_is_refused(tmp_path, make):
-    if make != "missing":
-        (tmp_path / make).mkdir()
-    if make in ("empty", "environment"):
-        (tmp_path / make / "records.jsonl").write_text(record().model_dump_json() + "\n" if make != "empty" else "")
-        (tmp_path / make / "environment.json").write_text("[]")
-    with pytest.raises(RequestError):
-        open_run(tmp_path / make)

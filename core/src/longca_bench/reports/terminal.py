@@ -1,0 +1,199 @@
+"""Tables in a terminal of any width.
+
+A table that is too wide is narrowed in steps, until it fits:
+
+1. It leaves out columns, those with the highest `drop` first.
+2. Cells show their first figure alone.
+3. Spread columns become lines (`stacked`).
+4. Each row becomes a list of lines, which are broken at the terminal's width.
+
+A sentence takes at most a few lines of a row; a form in which it takes more does not fit. Sentences are not broken at
+hyphens, so that a command can be copied. A row is never split over tables. A line below the table names the columns
+that are left out.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from longca_bench.reports.columns import column
+from longca_bench.reports.runs import unreached
+from longca_bench.reports.table import Cell, Head, Mark, Table, legend
+from longca_bench.reports.text import printable, safe
+from longca_bench.reports.view import View
+from longca_bench.reports.views import SUMMARY, VIEWS, tables
+from longca_bench.reports.words import counted, elsewhere_text, status_counts
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from longca_bench.reports.rows import Rows
+
+__all__ = ["print_summary", "print_tables", "print_view", "stacked"]
+
+_GAP, _LEAST = 2, 16  # columns between two columns of a table, and the least width of a column of sentences
+_MOST = 4  # lines that a sentence may take in one row; a longer one stands better in a list
+_STYLES = {Mark.BEST: "bold green", Mark.FAILED: "red", Mark.QUIET: "dim", Mark.ASIDE: "italic", Mark.NONE: ""}
+
+
+def print_summary(console: Console, rows: Rows) -> None:
+    """Prints the summary of runs. If other kernels run here, one line names those that run on other devices only."""
+    others = rows.where(elsewhere=True)
+    here = rows.where(elsewhere=False) if len(others) < len(rows) else rows
+    for name in SUMMARY:
+        print_tables(console, tables(name, here))
+    console.print(safe(status_counts(here["status"])))
+    if here is not rows and len(others):
+        console.print(safe(elsewhere_text(len(others), others["kernel"].unique())), soft_wrap=True)
+    for sentence in unreached(rows.runs, rows.counts()):
+        console.print(safe(sentence), soft_wrap=True)
+
+
+def print_view(console: Console, rows: Rows, name: str) -> None:
+    """Prints the tables of a view. A line below says what the figures of spread columns are."""
+    found, view = tables(name, rows), VIEWS[name]
+    print_tables(console, found)
+    if found and isinstance(view, View) and view.across:
+        heads = (value.head or column(value.column).head or value.column for value in view.values)
+        console.print(f"Each cell: {safe(' / '.join(heads))}")
+    if not found:
+        console.print(f"The view {safe(name)} has nothing to show of {counted(len(rows), 'row')}.")
+
+
+def print_tables(console: Console, tables: Iterable[Table]) -> None:
+    """Prints tables one after another, each under its title, and last the meaning of their heads."""
+    shown: list[Head] = []
+    starred = console.color_system is None  # without colours a star marks the best
+    for table in tables:
+        if table.title:
+            console.print(Text(printable(table.title), style="bold"))
+        form, widths, remarks = _fitted(_printable(table, starred), console.width)
+        for line in _lines(form, widths) if widths else _lists(form, console.width):
+            console.print(line, soft_wrap=True, crop=False)
+        best = starred and any(cell.mark is Mark.BEST for row in form.rows for cell in row)
+        for note in (*table.notes, *(["* the best"] if best else []), *remarks):
+            console.print(Text(printable(note), style="dim"))
+        console.print()
+        shown += form.heads
+    if said := legend(shown):
+        console.print(Text(said, style="dim"))
+        console.print()
+
+
+def stacked(table: Table) -> Table:
+    """The table with a line for each cell of its spread columns. A name that repeats is left out."""
+    across = [place for place, head in enumerate(table.heads) if head.across]
+    about = [place for place in range(across[0]) if not table.heads[place].across]
+    heads = (*(table.heads[place] for place in about), Head("", left=True), Head(""))
+    rows = []
+    for row in table.rows:
+        names = tuple(row[place] for place in about)
+        for place in (place for place in across if row[place].text):
+            rows.append((*names, Cell(table.heads[place].text), row[place]))
+            names = (Cell(""),) * len(about)
+    return replace(table, heads=heads, rows=tuple(rows))
+
+
+def _printable(table: Table, starred: bool) -> Table:
+    """The table with harmless text."""
+
+    def cell(given: Cell) -> Cell:
+        star = "*" if starred and given.mark is Mark.BEST else ""
+        text = printable(" ".join(given.text.split())) if not given.text.isascii() or " " in given.text else given.text
+        text = text if text.isprintable() else printable(" ".join(text.split()))
+        return Cell(text + star, given.value, given.mark, given.brief and printable(given.brief) + star)
+
+    heads = tuple(replace(head, text=printable(head.text)) for head in table.heads)
+    return replace(table, heads=heads, rows=tuple(tuple(map(cell, row)) for row in table.rows))
+
+
+def _fitted(table: Table, width: int) -> tuple[Table, list[int], list[str]]:
+    """The widest form of a table that fits, the width of each column, and remarks. No widths stand for lists."""
+    for form, remarks in _forms(table):
+        if widths := _widths(form, width):
+            return form, widths, remarks
+    return table, [], []
+
+
+def _forms(table: Table) -> Iterator[tuple[Table, list[str]]]:
+    """The forms of a table, the widest first, each with remarks on hidden columns."""
+    order = sorted({head.drop for head in table.heads if head.drop}, reverse=True)
+    yield table, []
+    for least in order[: -1 if order and order[-1] == 1 else None]:
+        yield _without(table, least)
+    rows = tuple(tuple(replace(cell, text=cell.brief or cell.text) for cell in row) for row in table.rows)
+    brief = replace(table, rows=rows)
+    said = ["Each cell has its first figure alone."] if rows != table.rows else []
+    for least in order[-2:] or [1]:
+        form, remarks = _without(brief, least)
+        yield form, said + remarks
+    if any(head.across for head in table.heads):
+        yield stacked(table), []
+        for least in order:
+            form, remarks = _without(table, least)
+            yield stacked(form), remarks
+
+
+def _without(table: Table, least: int) -> tuple[Table, list[str]]:
+    """The table without the columns whose `drop` is at least so high, and a remark that names them."""
+    names = ", ".join(head.text for head in table.heads if head.drop >= least)
+    remarks = [f"Left out in so narrow a terminal: {names}."] if names else []
+    return table.only([place for place, head in enumerate(table.heads) if head.drop < least]), remarks
+
+
+def _widths(table: Table, width: int) -> list[int]:
+    """The width of each column, or nothing if they do not fit. Columns of sentences share the rest of the width."""
+    columns = zip(table.heads, *table.rows, strict=True)
+    wanted = [max(map(cell_len, (head.text, *(cell.text for cell in cells)))) for head, *cells in columns]
+    sentences = [place for place, head in enumerate(table.heads) if head.wrap and wanted[place] > _LEAST]
+    room = width - _GAP * (len(wanted) - 1) - sum(wanted) + sum(wanted[place] for place in sentences)
+    for number, place in enumerate(sorted(sentences, key=wanted.__getitem__)):
+        share = room // (len(sentences) - number)
+        if share < min(wanted[place], _LEAST) or wanted[place] > _MOST * share:
+            return []
+        wanted[place] = min(wanted[place], share)
+        room -= wanted[place]
+    return wanted if room >= 0 else []
+
+
+def _lines(table: Table, widths: Sequence[int]) -> Iterator[Text]:
+    """The lines of a table whose columns fit."""
+    yield from _row(table.heads, [(head.text, "bold") for head in table.heads], widths)
+    yield Text("─" * (sum(widths) + _GAP * (len(widths) - 1)), style="dim")
+    for row in table.rows:
+        yield from _row(table.heads, [(cell.text, _STYLES[cell.mark]) for cell in row], widths)
+
+
+def _row(heads: Sequence[Head], cells: Sequence[tuple[str, str]], widths: Sequence[int]) -> Iterator[Text]:
+    """The lines of one row. A long sentence needs several."""
+    parts = [
+        textwrap.wrap(text, width, break_on_hyphens=False) if cell_len(text) > width else [text]
+        for (text, _), width in zip(cells, widths, strict=True)
+    ]
+    for number in range(max(map(len, parts))):
+        line = Text()
+        for place, (head, width, lines) in enumerate(zip(heads, widths, parts, strict=True)):
+            text = lines[number] if number < len(lines) else ""
+            space = " " * (width - cell_len(text))
+            line.append(" " * _GAP if place else "")
+            line.append(text + space if head.left else space + text, cells[place][1])
+        line.rstrip()
+        yield line
+
+
+def _lists(table: Table, width: int) -> Iterator[Text]:
+    """Each row as lines: its first columns as a heading, and below each other column with its head."""
+    for row in table.rows:
+        cells = [(head, cell) for head, cell in zip(table.heads, row, strict=True) if cell.text]
+        names = ", ".join(cell.text for head, cell in cells if head.left and not head.wrap) or cells[0][1].text
+        yield from (Text(line, style="bold") for line in textwrap.wrap(names, width))
+        for head, cell in (each for each in cells if each[0].wrap or not each[0].left):
+            wrapper = textwrap.TextWrapper(width, "  ", "    ", break_on_hyphens=False)
+            lines = wrapper.wrap(f"{head.text}: {cell.text}")
+            yield from (Text(line, style=_STYLES[cell.mark]) for line in lines)
