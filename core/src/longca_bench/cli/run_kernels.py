@@ -69,12 +69,8 @@ def _install(text: str, shape: str, *, alone: bool) -> str:
     """Makes a function a kernel of this run, and returns the kernel's name."""
     if not alone:
         raise RequestError("--function is measured on one device; leave out --nproc and --strategy, or verify it there")
-    from longca_bench.functions.distribution import install
-    from longca_bench.functions.shapes import Shape
+    from longca_bench.functions.function_plugin import install
 
-    *others, last = Shape
-    if shape not in tuple(Shape):
-        raise RequestError(f"--shape is {shape!r}; give {', '.join(others)} or {last}")
     name = install(text, shape)
     typer.echo(f"{text} is the kernel {name}", err=True)
     return name

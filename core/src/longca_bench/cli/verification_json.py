@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
-
-from longca_bench.cli.finding_json import finding_as_json
 
 if TYPE_CHECKING:
     from longca_bench.conformance.circumstances import Circumstances
     from longca_bench.conformance.offers import OfferCheck
 
-__all__ = ["verification_as_json"]
+__all__ = ["finding_as_json", "verification_as_json"]
+
+
+def finding_as_json(label: str, finding: Any) -> dict[str, Any]:
+    """A finding as plain data. JSON has no NaN and no infinity, so null stands for both."""
+    values = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(finding).items()}
+    return {"mask": label, **values}
 
 
 def verification_as_json(

@@ -46,6 +46,7 @@ __all__ = [
     "run",
     "verify",
     "verify_changed",
+    "verify_inputs",
     "verify_outliers",
     "verify_problem",
     "verify_repeats",
@@ -154,15 +155,40 @@ def verify_outliers(kernel: Kernel, problem: Problem, offer: Offer | None = None
         given, change = draw_inputs(problem, seed, outliers), Change.first(problem)
         inputs, means = change.made_all(given), Means.here(given.q, change)
         expected, rough_lse = reference(replace(problem, dtype=like), given), offer is not None and offer.rough_lse
-        right, out, lse = check_forward(kernel, plan, inputs, expected, means, rough_lse=rough_lse)
-        if not right.passed or problem.direction == "forward":
-            return right
-        return right + check_backward(kernel, plan, inputs, out, lse, expected, means)
+        return verify_inputs(kernel, plan, inputs, expected, means, rough_lse=rough_lse)
 
     within = found(WITHIN_FLOAT16 if is_half else BEYOND_FLOAT16, problem.dtype)
     if not is_half or not within.passed or found(BEYOND_FLOAT16, RANGE_OF_FLOAT32).passed:
         return within
     return within + Verification((PRODUCTS,))
+
+
+def verify_inputs(
+    kernel: Kernel,
+    plan: Plan,
+    inputs: Inputs,
+    expected: Reference,
+    means: Means | None = None,
+    *,
+    rough_lse: bool = False,
+    optional_lse: bool = False,
+) -> Verification:
+    """Verifies a kernel on some inputs. A backward is verified only after a right forward, whose results it gets.
+
+    Args:
+        kernel: The kernel.
+        plan: Its plan.
+        inputs: The tensors.
+        expected: The reference.
+        means: See `check_forward`, like all that follow.
+        rough_lse: Whether the offer calls its log-sum-exp rough.
+        optional_lse: Whether the kernel may give no log-sum-exp.
+    """
+    about = {"rough_lse": rough_lse, "optional_lse": optional_lse}
+    found, out, lse = check_forward(kernel, plan, inputs, expected, means, **about)
+    if not found.passed or plan.problem.direction == "forward":
+        return found
+    return found + check_backward(kernel, plan, inputs, out, lse, expected, means)
 
 
 def verify_repeats(kernel: Kernel, problem: Problem, offer: Offer | None = None) -> Verification:

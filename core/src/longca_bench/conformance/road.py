@@ -22,7 +22,7 @@ from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.results import methods_of
 from longca_bench.measuring.workers import Workers
 
-__all__ = ["Road", "workers_on"]
+__all__ = ["Road"]
 
 _MOST_KERNELS = 4  # with a worker each
 _MOST_UNUSED = 200  # blocks of shared memory without a tensor, each of which holds a file descriptor
@@ -93,11 +93,6 @@ class _Judge:
 
 
 _judges: dict[torch.device, _Judge] = {}
-
-
-def workers_on(place: torch.device) -> Workers:
-    """The workers of this process on a device. Their keeper ends with the process."""
-    return _judge(place).workers
 
 
 def _judge(place: torch.device) -> _Judge:

@@ -1,17 +1,14 @@
-"""Functions of users: attention that has no manifest, held to float64 attention, and measured beside kernels.
+"""Functions of users: attention that has no manifest, verified and measured as a kernel.
 
 | module | |
 |---|---|
 | `user_function` | a function, its name, and the parameters that LongCA fills |
-| `arguments` | the parameters and their values |
-| `shapes` | the shapes of a function's tensors |
+| `arguments` | the values of these parameters for a mask |
+| `function_kernel` | a function as a kernel, in the shape of its tensors |
+| `function_plugin` | a temporary plugin that provides this kernel |
+| `function_masks` | the masks on which a function is verified |
 | `ranks` | the tokens of each rank, cut and gathered |
-| `calling` | one call, with its gradients |
-| `remote`, `commands`, `worker` | a function that a worker imports and calls |
-| `oracle` | the right results, with rotary positions and with a part of the pairs |
-| `guesses`, `mask_guesses`, `rank_guesses` | what a function with a known mistake returns |
-| `mistakes` | the known mistakes, and the search for those that explain results |
-| `mask_sets` | the masks on which a function is verified |
-| `check` | the verification of a function, and the mistake that explains it |
-| `as_kernel`, `distribution` | a function as a kernel of a run |
+| `rotary` | the right results with rotary positions |
+| `mistakes` | the known mistakes, and the masks of a function that makes them |
+| `check` | the verification of a function |
 """

@@ -6,9 +6,8 @@ the rank's own queries.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from longca.kernels.base import torch_device
 from longca.manifests import Problem
 from longca.masks import Mask, SliceMask
 
-__all__ = ["ARGUMENTS", "Argument", "Context", "document_bounds", "is_causal", "positions"]
+__all__ = ["ARGUMENTS", "Context", "document_bounds", "is_causal", "positions", "values_of"]
 
 
 @dataclass(frozen=True)
@@ -68,8 +67,8 @@ def positions(mask: Mask) -> NDArray[np.int64]:
         return tokens + offset
     q0, q1, k0, k1 = mask.array[:, :4].T
     first, last, *others = (np.searchsorted(bounds, edge, "right") for edge in (q0, q1 - 1, k0, k1 - 1))
-    apart = all(np.array_equal(first, other) for other in (last, *others))
-    return tokens - bounds[np.searchsorted(bounds, tokens, "right") - 1] if apart else tokens
+    are_separate = all(np.array_equal(first, other) for other in (last, *others))
+    return tokens - bounds[np.searchsorted(bounds, tokens, "right") - 1] if are_separate else tokens
 
 
 def is_causal(mask: Mask) -> bool:
@@ -83,8 +82,7 @@ def _attn_mask(call: Context) -> Tensor:
     dense = call.mask.dense()
     if dense.ndim == 3:  # one mask for each KV head or query head
         dense = dense.repeat(call.problem.heads_q // len(dense), axis=0)
-        return call.tensor(dense if call.queries is None else dense[:, call.queries], torch.bool)
-    return call.tensor(call.own(dense), torch.bool)
+    return call.tensor(dense if call.queries is None else dense[..., call.queries, :], torch.bool)
 
 
 def _bounds_q(call: Context) -> Tensor:
@@ -114,56 +112,28 @@ def _window_size(call: Context) -> tuple[int, int]:
     return window, 0 if is_causal(call.mask) else window
 
 
-class Argument(StrEnum):
-    """A parameter by its name.
-
-    Attributes:
-        meaning: Its value in words.
-        make: Makes the value for a call.
-        takes_any: Whether it describes every mask.
-    """
-
-    meaning: str
-    make: Callable[[Context], Any]
-    takes_any: bool
-
-    def __new__(cls, name: str, meaning: str, make: Callable[[Context], Any], takes_any: bool = False) -> Argument:
-        """A member, which is its name."""
-        member = str.__new__(cls, name)
-        member._value_, member.meaning, member.make, member.takes_any = name, meaning, make, takes_any
-        return member
-
-    MASK = "mask", "the LongCA mask of a sequence", lambda call: call.mask, True
-    ATTN_MASK = (
-        "attn_mask",
-        "bool [queries, keys], or [heads, queries, keys]. True where a query sees",
-        _attn_mask,
-        True,
-    )
-    CU_SEQLENS = "cu_seqlens", "int32 [documents + 1], the bounds of the documents", _bounds_q
-    CU_SEQLENS_Q = "cu_seqlens_q", "the same", _bounds_q
-    CU_SEQLENS_K = "cu_seqlens_k", "the same for keys", _bounds_k
-    MAX_SEQLEN = "max_seqlen", "tokens of the longest document", _longest
-    MAX_SEQLEN_Q = "max_seqlen_q", "the same", _longest
-    MAX_SEQLEN_K = "max_seqlen_k", "the same for keys", _longest_k
-    POSITION_IDS = (
-        "position_ids",
-        "int64 [tokens] or [batch, tokens]. A position counts in its document, if no document sees another one",
-        _position_ids,
-    )
-    IS_CAUSAL = "is_causal", "whether no query sees a later key", lambda call: is_causal(call.mask)
-    CAUSAL = "causal", "the same", lambda call: is_causal(call.mask)
-    SCALE = "scale", "the factor on the scores", lambda call: call.problem.scale
-    SOFTMAX_SCALE = "softmax_scale", "the same", lambda call: call.problem.scale
-    WINDOW = (
-        "window",
-        "tokens that a query sees on each visible side of itself, or None",
-        lambda call: call.mask.factors.get("window"),
-    )
-    WINDOW_SIZE = "window_size", "(left, right) in tokens, as flash-attn has it. −1 means no bound", _window_size
-    ENABLE_GQA = "enable_gqa", "whether there are fewer KV heads than query heads", lambda call: call.problem.is_gqa
-    GROUP = "group", "the process group of the ranks, or None on one device", lambda call: call.group
+#: The values of the parameters by their names. The page on verifying a function says what each is.
+ARGUMENTS: dict[str, Callable[[Context], Any]] = {
+    "mask": lambda call: call.mask,
+    "attn_mask": _attn_mask,
+    "cu_seqlens": _bounds_q,
+    "cu_seqlens_q": _bounds_q,
+    "cu_seqlens_k": _bounds_k,
+    "max_seqlen": _longest,
+    "max_seqlen_q": _longest,
+    "max_seqlen_k": _longest_k,
+    "position_ids": _position_ids,
+    "is_causal": lambda call: is_causal(call.mask),
+    "causal": lambda call: is_causal(call.mask),
+    "scale": lambda call: call.problem.scale,
+    "softmax_scale": lambda call: call.problem.scale,
+    "window": lambda call: call.mask.factors.get("window"),
+    "window_size": _window_size,
+    "enable_gqa": lambda call: call.problem.is_gqa,
+    "group": lambda call: call.group,
+}
 
 
-#: The parameters by their names.
-ARGUMENTS = {str(argument): argument for argument in Argument}
+def values_of(parameters: Iterable[str], context: Context) -> dict[str, Any]:
+    """The values of some parameters for a call."""
+    return {name: ARGUMENTS[name](context) for name in parameters}

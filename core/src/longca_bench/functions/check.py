@@ -1,9 +1,9 @@
-"""Verifying a user's function: its results on each mask, by their worst rows, and the mistake that explains them."""
+"""Verifying a user's function as a kernel: its results on each mask, by their worst rows, and the known mistakes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,20 +16,25 @@ from longca.manifests.devices import current_device
 from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
 from longca.masks import Mask
+from longca_bench.conformance.oracle import verify_inputs
 from longca_bench.conformance.problems import OUTLIERS_EACH
-from longca_bench.functions.calling import Callee, Here, LateError, Way, called, read_function
-from longca_bench.functions.mask_sets import Labelled, another, masks_for
-from longca_bench.functions.mistakes import Mistake, explain
-from longca_bench.functions.oracle import Asked, right
-from longca_bench.functions.ranks import Placing, Ranks, tokens_of_ranks
-from longca_bench.functions.shapes import Shape
-from longca_bench.verification.findings import PRODUCTS, RANGE_OF_FLOAT32, Finding, Verification, check_values
-from longca_bench.verification.inputs import BEYOND_FLOAT16, WITHIN_FLOAT16, draw_inputs
+from longca_bench.functions.arguments import positions
+from longca_bench.functions.function_kernel import FunctionKernel, Shape
+from longca_bench.functions.function_masks import masks_for, other_mask
+from longca_bench.functions.mistakes import Mistake, wrong_masks
+from longca_bench.functions.ranks import Placement, Ranks
+from longca_bench.functions.rotary import Rotary
+from longca_bench.functions.user_function import UserFunction
+from longca_bench.measuring.case_end import CaseEndError
+from longca_bench.measuring.status import Status
+from longca_bench.verification.findings import PRODUCTS, RANGE_OF_FLOAT32, Finding, Verification
+from longca_bench.verification.inputs import BEYOND_FLOAT16, WITHIN_FLOAT16, Inputs, draw_inputs
+from longca_bench.verification.reference import Reference, reference
 
-__all__ = ["FunctionCheck", "MaskCheck", "check", "examine"]
+__all__ = ["BATCH", "Examination", "FunctionCheck", "MaskCheck", "check"]
 
 #: Sequences of a batch.
-_BATCH = 2
+BATCH = 2
 #: Wrong masks for which mistakes are looked for.
 _MOST_EXPLAINED = 8
 
@@ -39,18 +44,16 @@ class MaskCheck:
     """The results on one mask.
 
     Attributes:
-        label: The mask, and the way of the call if it is not the plain one.
-        findings: The worst row of each result, of all sequences.
+        label: The mask, and how the call differs from the plain one.
+        findings: The worst row of each result.
         error: The reason why there are no results, or an empty text.
         mistakes: The mistakes that explain wrong results, each with details.
-        was_explained: Whether mistakes were looked for.
     """
 
     label: str
     findings: tuple[Finding, ...] = ()
     error: str = ""
     mistakes: dict[Mistake, str] = field(default_factory=dict)
-    was_explained: bool = False
 
     @property
     def passed(self) -> bool:
@@ -109,24 +112,20 @@ class FunctionCheck:
 
     @property
     def sentences(self) -> list[str]:
-        """What is wrong, in a sentence for each mistake, and the worst rows of masks without a known mistake."""
-        said = []
-        for mistake, masks in self.mistakes.items():
+        """What is wrong: a sentence for each mistake and each error, each with the masks that show it."""
+        known, sentences = self.mistakes, list[str]()
+        for mistake, masks in known.items():
             detail = masks[0].mistakes[mistake]
-            said.append(f"{mistake.says}{f' ({detail})' if detail else ''}. Shown by {_listed(masks)}.")
-        known = [each for masks in self.mistakes.values() for each in masks]
-        unknown = [each for each in self.failures if each.was_explained and each not in known]
-        if unknown:
-            said.append(f"No known mistake gives the results on {_listed(unknown)}.")
-        for error in dict.fromkeys(each.error for each in self.failures if each.error and each not in known):
-            masks = tuple(each for each in self.failures if each.error == error)
-            said.append(f"{error.rstrip('.')}. Shown by {_listed(masks)}.")
-        return said
+            sentences.append(f"{mistake.says}{f' ({detail})' if detail else ''}. Shown by {_listed(masks)}.")
+        left = [each for each in self.failures if not any(each in masks for masks in known.values())]
+        for error in dict.fromkeys(each.error for each in left):
+            masks = tuple(each for each in left if each.error == error)
+            sentences.append(f"{error.rstrip('.') or 'No known mistake explains it'}. Shown by {_listed(masks)}.")
+        return sentences
 
 
 def _listed(masks: Sequence[MaskCheck]) -> str:
-    more = f" and {len(masks) - 1} more" if len(masks) > 1 else ""
-    return f"{masks[0].label}{more}"
+    return f"{masks[0].label}{f' and {len(masks) - 1} more' if len(masks) > 1 else ''}"
 
 
 def check(
@@ -141,18 +140,19 @@ def check(
     device: Device | None = None,
     softmax_scale: float | None = None,
     rotary: float | None = None,
-    placement: Placing | None = None,
+    placement: Placement | None = None,
     group: dist.ProcessGroup | None = None,
     equal_lengths: bool = False,
     seed: int = 0,
     name: str | None = None,
 ) -> FunctionCheck:
-    """Compares an attention function with float64 attention: its output and each gradient, by their worst rows.
+    """Verifies an attention function as a kernel: its output and each gradient against float64 attention.
 
-    The function gets q, k and v, and each parameter of `Argument` that it asks for by name. It returns the output, or
-    a tuple that begins with it. It is called on contiguous tensors and on strided ones. If it is right, two masks of
-    the same lengths come in turns, inputs have outliers, and each half of four ranks or more is a group. Under context
-    parallelism every rank calls this function, and the user's function gets the rank's own tokens.
+    The function gets q, k and v, and each parameter of `longca_bench.functions.arguments` that it asks for by name. It
+    returns the output, or a tuple that begins with the output and may go on with the log-sum-exp. It is called on
+    contiguous tensors and on strided ones. If it is right, two masks of the same lengths come in turns, inputs have
+    outliers, and each half of four ranks or more is a group. Under context parallelism every rank calls this function,
+    and the user's function gets the rank's own tokens.
 
     Args:
         function: The function.
@@ -179,11 +179,23 @@ def check(
         VerificationError: A result is beyond its limit, or the function raises. The message names the mistake.
         RequestError: The function or an argument does not fit. The message has the remedy.
     """
-    described = {"dtype": dtype, "heads": heads, "head_dim": head_dim, "softmax_scale": softmax_scale}
-    asked = {"shape": shape, "direction": direction, "rotary": rotary, "equal_lengths": equal_lengths, "seed": seed}
-    read, ranks = read_function(function, name), None if placement is None else Ranks.of(group)
-    here = Here(read, ranks)
-    found = examine(here, mask, device or current_device(), ranks=ranks, placement=placement, **described, **asked)  # type: ignore[arg-type]
+    read, of = UserFunction.of(function, name), Shape.named(shape)
+    ranks = None if placement is None else Ranks.of(group)
+    found = Examination(
+        read.name,
+        read.parameters,
+        lambda some: FunctionKernel(read, of, BATCH, some, placement or "contiguous"),
+        device or current_device(),
+        ranks=ranks,
+        direction=Direction(direction),
+        dtype=dtype,
+        heads=heads,
+        head_dim=head_dim,
+        softmax_scale=softmax_scale,
+        rotary=rotary,
+        equal_lengths=equal_lengths,
+        seed=seed,
+    ).run(mask)
     if not found.passed:
         worst = next((str(each.worst) for each in found.failures if each.worst is not None), "")
         said = " ".join([*found.sentences, f"Worst row: {worst}." if worst else ""]).strip()
@@ -191,168 +203,174 @@ def check(
     return found
 
 
-def examine(
-    callee: Callee,
-    mask: Mask | str | None,
-    device: Device,
-    *,
-    shape: Shape | str,
-    direction: Direction | str,
-    dtype: DType,
-    heads: tuple[int, int],
-    head_dim: int,
-    softmax_scale: float | None,
-    rotary: float | None,
-    equal_lengths: bool,
-    seed: int,
-    ranks: Ranks | None = None,
-    placement: Placing | None = None,
-) -> FunctionCheck:
-    """Verifies a function on all its masks. The arguments are those of `check`.
+@dataclass(frozen=True)
+class Examination:
+    """A function and the problems on which it is verified.
 
-    Args:
-        callee: The function.
-        mask: One mask, a pattern, or None.
+    Attributes:
+        name: The function's name.
+        parameters: The parameters after q, k and v that LongCA fills.
+        kernel: The function as a kernel, for the ranks that share a sequence or None. It is asked before each use.
         device: The device.
         ranks: The ranks, or None on one device.
-        shape: See `check`, like all arguments that follow.
-
-    Raises:
-        VerificationError: It raises on a rank, or gives no answer in time.
-        RequestError: An argument does not fit.
+        direction: The direction.
+        dtype: Data type of q, k and v.
+        heads: Query heads and KV heads.
+        head_dim: Head dimension.
+        softmax_scale: Factor on the scores. None for 1/√head_dim.
+        rotary: Base of the function's own rotary positions. None for no positions.
+        equal_lengths: Whether to take only masks with as many queries as keys.
+        seed: Seed of the inputs.
     """
-    if shape not in tuple(Shape):
-        raise RequestError(f"the shape is {shape!r}; give {', '.join(Shape)}")
-    if rotary is not None and (head_dim % 2 or not 1 < rotary < math.inf):
-        raise RequestError(
-            f"rotary positions have the base {rotary} and {head_dim} dims; give a finite base above 1, "
-            "and an even head dim"
-        )
 
-    def masks(size: int) -> list[Labelled]:
+    name: str
+    parameters: tuple[str, ...]
+    kernel: Callable[[Ranks | None], Any]
+    device: Device
+    ranks: Ranks | None = None
+    direction: Direction = Direction.BACKWARD
+    dtype: DType = "float32"
+    heads: tuple[int, int] = (4, 2)
+    head_dim: int = 64
+    softmax_scale: float | None = None
+    rotary: float | None = None
+    equal_lengths: bool = False
+    seed: int = 0
+
+    def run(self, mask: Mask | str | None) -> FunctionCheck:
+        """Verifies the function on one mask, on those of a pattern, or on all that its parameters can describe.
+
+        Raises:
+            VerificationError: It raises on a rank, or gives no answer in time.
+            RequestError: No parameter describes a mask, or rotary positions do not fit.
+        """
+        if self.rotary is not None and (self.head_dim % 2 or not 1 < self.rotary < math.inf):
+            raise RequestError(
+                f"rotary positions have the base {self.rotary} and {self.head_dim} dims; give a finite base above 1, "
+                "and an even head dim"
+            )
+        masks, halves = self._masks(mask, self.ranks), () if self.ranks is None else self.ranks.halves()
+        checks = list[MaskCheck]()
+        for label, each in masks:
+            to_explain = sum(not made.passed for made in checks) < _MOST_EXPLAINED
+            checks.append(self._on_mask(label, each, to_explain=to_explain))
+        for more in (
+            () if isinstance(mask, Mask) else self._on_other_masks(masks),
+            (self._with_outliers(label, each) for label, each in masks[::OUTLIERS_EACH]),
+            (
+                self._verified(f"{label} on {half}", each, Mistake.GROUP, ranks=half)
+                for half in halves
+                for label, each in self._masks(mask, half)
+            ),
+        ):
+            if all(made.passed for made in checks):
+                checks += more
+        groups = [] if self.ranks is None else [str(ranks) for ranks in (self.ranks, *halves)]
+        return FunctionCheck(self.name, self.dtype, tuple(checks), tuple(groups))
+
+    def _masks(self, mask: Mask | str | None, ranks: Ranks | None) -> list[tuple[str, Mask]]:
         if isinstance(mask, Mask):
             return [(mask.label, mask)]
-        square = equal_lengths or rotary is not None
-        return masks_for(callee.name, callee.asks, mask, heads, square=square, ranks=size)
+        square, size = self.equal_lengths or self.rotary is not None, 0 if ranks is None else ranks.size
+        return masks_for(self.name, self.parameters, mask, self.heads, square=square, ranks=size)
 
-    def on(label: str, each: Mask, group: Ranks | None = ranks, **about: Any) -> MaskCheck:
-        problem = Problem(
-            mask=each,
-            heads_q=heads[0],
-            heads_kv=heads[1],
-            head_dim=head_dim,
-            dtype=dtype,
-            device=device,
-            direction=Direction(direction),
-            softmax_scale=softmax_scale,
-        )
-        tokens = () if group is None else tokens_of_ranks(placement or "contiguous", problem, group.size)
-        way = Way(Shape(shape), ranks=group, tokens=tokens)  # type: ignore[call-arg]  # a member by its name
-        return _on_mask(callee, label, problem, way, rotary, seed, **about)
+    def _on_mask(self, label: str, mask: Mask, *, to_explain: bool) -> MaskCheck:
+        """Verifies the function on contiguous tensors, and if these are right on strided ones."""
+        plain = self._verified(label, mask, to_explain=to_explain)
+        if not plain.passed:
+            return plain
+        strided = self._verified(f"{label}, strided", mask, Mistake.STRIDES, is_strided=True)
+        return plain if strided.passed else strided
 
-    def passed() -> bool:
-        own = all(made.passed for made in checks)
-        return own if ranks is None else bool(ranks.share(own))
+    def _on_other_masks(self, masks: Sequence[tuple[str, Mask]]) -> Iterator[MaskCheck]:
+        """Verifies the function on another mask of the same lengths, and then on the first again."""
+        for label, mask in masks:
+            if (other := other_mask(mask)) is not None:
+                yield self._verified(f"another {label}", other, Mistake.KEPT_MASK)
+                yield self._verified(f"{label} again", mask, Mistake.KEPT_MASK)
 
-    checks = list[MaskCheck]()
-    labelled = masks(0 if ranks is None else ranks.size)
-    for label, each in labelled:
-        to_explain = sum(not made.passed for made in checks) < _MOST_EXPLAINED
-        checks.append(on(label, each, to_explain=to_explain))
-    if passed() and not isinstance(mask, Mask):  # a function for one mask may know its factors
-        for label, each in labelled:
-            if (other := another(each)) is not None:
-                checks.append(on(f"another {label}", other, mistake=Mistake.KEPT_MASK))
-                checks.append(on(f"{label} again", each, mistake=Mistake.KEPT_MASK))
-    for label, each in labelled[::OUTLIERS_EACH] if passed() else ():
-        checks.append(_with_outliers(on, f"{label}, outliers", each, dtype, ranks))
-    groups = [] if ranks is None else [str(ranks)]
-    if ranks is not None and (half := ranks.half) is not None and passed():
-        groups += dict.fromkeys(ranks.joined([str(half)], str))
-        own = [on(f"{label} on {half}", each, half, mistake=Mistake.GROUP) for label, each in masks(half.size)]
-        checks += ranks.joined(own if half.rank == 0 else [], MaskCheck)
-    found = FunctionCheck(callee.name, dtype, tuple(checks), tuple(groups))
-    return found if ranks is None else ranks.share(found)
-
-
-def _with_outliers(
-    on: Callable[..., MaskCheck], label: str, mask: Mask, dtype: DType, ranks: Ranks | None
-) -> MaskCheck:
-    """Verifies the function on inputs with outliers. See `longca_bench.conformance.oracle.verify_outliers`."""
-    is_half = dtype == "float16"
-    found = on(label, mask, mistake=Mistake.RANGE, outliers=WITHIN_FLOAT16 if is_half else BEYOND_FLOAT16)
-    if not is_half or not (found.passed if ranks is None else ranks.share(found.passed)):
-        return found
-    beyond = on(label, mask, mistake=Mistake.RANGE, outliers=BEYOND_FLOAT16, like=RANGE_OF_FLOAT32)
-    return found if beyond.passed else replace(found, findings=(*found.findings, PRODUCTS))
-
-
-def _on_mask(
-    callee: Callee,
-    label: str,
-    problem: Problem,
-    way: Way,
-    rotary: float | None,
-    seed: int,
-    *,
-    mistake: Mistake | None = None,
-    to_explain: bool = False,
-    outliers: float = 0.0,
-    like: DType | None = None,
-) -> MaskCheck:
-    """Verifies the function on contiguous tensors, and if these are right on strided ones.
-
-    Args:
-        callee: The function.
-        label: The mask's label.
-        problem: The problem.
-        way: How the function is called.
-        rotary: The base of rotary positions, or None.
-        seed: Seed of the inputs.
-        mistake: The mistake of a function that is wrong here, and was right on this mask. It gets no strided tensors.
-        to_explain: Whether mistakes are looked for.
-        outliers: See `draw_inputs`.
-        like: The dtype whose arithmetic sets the limits. None for that of the inputs.
-    """
-    batch = _BATCH if way.shape.is_batched else 1
-    sequences = []
-    for at in range(batch):
-        asked = Asked.of(problem, draw_inputs(problem, seed * _BATCH + at, outliers), rotary, way.tokens)
-        sequences.append(asked.turned_before() if outliers else asked)
-    expected = [replace(asked, problem=replace(problem, dtype=like or problem.dtype)) for asked in sequences]
-    for strided in (False,) if mistake else (False, True):
-        here = f"{label}, strided" if strided else label
-        fault = Mistake.STRIDES if strided else mistake
-        try:
-            results = called(callee, problem, [asked.inputs for asked in sequences], replace(way, strided=strided))
-        except VerificationError as error:
-            if way.ranks is not None:
-                where = f" of a group of {way.ranks}" if way.ranks.is_half else ""
-                raise VerificationError(f"rank {way.ranks.rank}{where}: {error}") from error
-            if isinstance(error, LateError):
-                raise
-            return MaskCheck(here, error=str(error), mistakes={fault: str(error)} if fault else {})
-        found = _compared(here, expected, results, fault, to_explain=to_explain)
-        if not (found.passed if way.ranks is None else way.ranks.share(found.passed)):
+    def _with_outliers(self, label: str, mask: Mask) -> MaskCheck:
+        """Verifies the function on inputs with outliers. See `longca_bench.conformance.oracle.verify_outliers`."""
+        label, is_half = f"{label}, outliers", self.dtype == "float16"
+        found = self._verified(label, mask, Mistake.RANGE, outliers=WITHIN_FLOAT16 if is_half else BEYOND_FLOAT16)
+        if not is_half or not found.passed:
             return found
-    return replace(found, label=label)
+        beyond = self._verified(label, mask, Mistake.RANGE, outliers=BEYOND_FLOAT16, limits_of=RANGE_OF_FLOAT32)
+        return found if beyond.passed else replace(found, findings=(*found.findings, PRODUCTS))
+
+    def _verified(
+        self,
+        label: str,
+        mask: Mask,
+        mistake: Mistake | None = None,
+        *,
+        ranks: Ranks | None = None,
+        is_strided: bool = False,
+        outliers: float = 0.0,
+        limits_of: DType | None = None,
+        to_explain: bool = False,
+    ) -> MaskCheck:
+        """Verifies the function on one mask.
+
+        Args:
+            label: The mask's label.
+            mask: The mask.
+            mistake: The mistake of a function that is wrong here and was right before. None if it is not known.
+            ranks: The ranks that share the sequence. None for all of them.
+            is_strided: Whether heads and tokens change places in memory.
+            outliers: See `draw_inputs`.
+            limits_of: The dtype whose arithmetic sets the limits. None for that of the inputs.
+            to_explain: Whether known mistakes are looked for.
+        """
+        problem = Problem(
+            mask=mask,
+            heads_q=self.heads[0],
+            heads_kv=self.heads[1],
+            head_dim=self.head_dim,
+            dtype=self.dtype,
+            device=self.device,
+            direction=self.direction,
+            softmax_scale=self.softmax_scale,
+        )
+        given, ranks = draw_inputs(problem, self.seed, outliers), ranks or self.ranks
+        if outliers and self.rotary is not None:  # they are large after the rotation
+            given = Rotary(self.rotary, positions(mask)).turned(given, back=True)
+        inputs = Inputs(*map(_strided, (given.q, given.k, given.v, given.dout))) if is_strided else given
+        try:
+            plan = self.kernel(ranks).plan(problem)
+
+            def compared(expected: Reference) -> Verification:
+                return verify_inputs(self.kernel(ranks), plan, inputs, expected, optional_lse=True)
+
+            found = compared(self._reference(replace(problem, dtype=limits_of or problem.dtype), given))
+            mistakes = {} if mistake is None or found.passed else {mistake: ""}
+            if not found.passed and to_explain:
+                for known, detail, other in wrong_masks(mask):
+                    if compared(self._reference(problem.with_mask(other), given)).passed:
+                        mistakes.setdefault(known, detail)
+        except (VerificationError, CaseEndError) as error:
+            return self._failed(label, error, mistake, ranks)
+        return MaskCheck(label, found.findings, "", mistakes)
+
+    def _reference(self, problem: Problem, inputs: Inputs) -> Reference:
+        if self.rotary is None:
+            return reference(problem, inputs)
+        return Rotary(self.rotary, positions(problem.concrete_mask)).reference(problem, inputs)
+
+    def _failed(
+        self, label: str, error: VerificationError | CaseEndError, mistake: Mistake | None, ranks: Ranks | None
+    ) -> MaskCheck:
+        """The check of a mask without results. On ranks nobody goes on, because the others wait for this one."""
+        if ranks is not None:
+            raise VerificationError(f"rank {ranks.every.rank()}: {error}") from error
+        if isinstance(error, CaseEndError) and error.status is Status.TIMEOUT:
+            raise VerificationError(
+                f"{self.name} gave no answer on {label} in time; raise --timeout if it is only slow"
+            ) from None
+        text = str(error).removeprefix("VerificationError: ")
+        return MaskCheck(label, (), text, {mistake: text} if mistake else {})
 
 
-def _compared(
-    label: str, sequences: list[Asked], results: list[dict[str, Tensor]], fault: Mistake | None, *, to_explain: bool
-) -> MaskCheck:
-    """The findings of all sequences. Ranks other than the first have no results and no findings."""
-    findings, wrong, wrong_out = list[Finding](), list[int](), list[int]()
-    for at, (asked, result) in enumerate(zip(sequences, results, strict=False)):
-        verified = check_values(result, right(asked))
-        findings += verified.findings
-        wrong += [] if verified.passed else [at]
-        wrong_out += [] if verified.findings[0].passed else [at]
-    mistakes: dict[Mistake, str] = {}
-    if wrong and fault:
-        mistakes = {fault: ""}
-    elif 0 < len(mixed := wrong_out or wrong) < len(results):
-        mistakes = {Mistake.BATCH: f"sequence {mixed[0]} is wrong"}
-    elif wrong and to_explain:
-        mistakes = explain(sequences[wrong[0]], results[wrong[0]])
-    return MaskCheck(label, tuple(findings), "", mistakes, bool(wrong) and to_explain)
+def _strided(x: Tensor) -> Tensor:
+    """The same tensor, with heads and tokens in each other's place in memory."""
+    return x.transpose(0, 1).contiguous().transpose(0, 1)

@@ -1,23 +1,77 @@
-"""Known mistakes of attention functions. A mistake is found by computing what it gives, and comparing.
-
-Each mistake has guesses: what a function with this mistake returns.
-"""
+"""Known mistakes of attention functions. A mistake is found by computing what it gives, and comparing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 
-from longca.errors import MaskError
-from longca_bench.functions import guesses, mask_guesses, rank_guesses
-from longca_bench.functions.guesses import Guess, Results
-from longca_bench.functions.oracle import Asked, right
-from longca_bench.verification.findings import check_values
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["MOST_TOKENS", "Mistake", "explain"]
+from longca.errors import MaskError
+from longca.masks import Mask, SliceMask, build, from_dense
+from longca_bench.functions.arguments import document_bounds, is_causal
+
+__all__ = ["Mistake", "wrong_masks"]
 
 #: Tokens of the longest mask on which mistakes are looked for. Their masks are made dense.
-MOST_TOKENS = 4096
+_MOST_TOKENS = 4096
+_BANDS = ("causal", "causal_sliding_window", "full_sliding_window")
+
+Dense = NDArray[np.bool_]
+
+
+def _beyond(mask: Mask) -> NDArray[np.int64]:
+    """The distance of each key beyond the diagonal: [queries, keys]. The last query is aligned with the last key."""
+    queries, keys = np.arange(mask.seqlen_q)[:, None], np.arange(mask.seqlen_k)
+    return np.asarray(keys - queries - (mask.seqlen_k - mask.seqlen_q))
+
+
+def _widest(mask: Mask) -> Dense:
+    """Every pair, or every pair that is not in the future."""
+    return _beyond(mask) <= 0 if is_causal(mask) else np.ones((mask.seqlen_q, mask.seqlen_k), np.bool_)
+
+
+def _documents(mask: Mask) -> Iterator[tuple[Dense, str]]:
+    """Queries that see all documents, up to themselves if the mask is causal."""
+    if len(mask.factors.get("documents", ())) > 1:
+        yield _widest(mask), ""
+
+
+def _window(mask: Mask) -> Iterator[tuple[Dense, str]]:
+    """A window that is one token wider, or one token narrower, or none."""
+    if mask.pattern is None or "window" not in mask.factors:
+        return
+    lengths = {} if mask.is_square else {"seqlen_k": mask.seqlen_k}
+    for change, detail in ((1, "one token too many"), (-1, "one token too few")):
+        if (window := mask.factors["window"] + change) >= 0:
+            yield build(mask.pattern, mask.seqlen_q, **lengths, **{**mask.factors, "window": window}).dense(), detail
+    yield _widest(mask), "there is none"
+
+
+def _causal(mask: Mask) -> Iterator[tuple[Dense, str]]:
+    """No causal diagonal, or one that is shifted."""
+    if not is_causal(mask):
+        return
+    beyond, shown = _beyond(mask), mask.dense()
+    is_same = np.ones_like(shown)
+    if mask.is_square:
+        document = np.searchsorted(document_bounds(mask), np.arange(mask.seqlen_q), "right")
+        is_same = document[:, None] == document
+    yield shown & (beyond < 0), "a query does not see its own key"
+    yield shown | ((beyond == 1) & is_same), "a query sees the next key"
+    yield np.ones_like(shown), "a query sees all keys"
+    if not mask.is_square and isinstance(mask, SliceMask) and mask.pattern in _BANDS:
+        more = mask.seqlen_k - mask.seqlen_q
+        lo, hi = mask.array[0, 4:] - more
+        ahead = beyond + more
+        top_left = ((ahead >= lo) | (mask.pattern == "causal")) & (ahead <= hi)
+        yield top_left, "it starts in the top left corner, and LongCA aligns the last query with the last key"
+
+
+def _no_masks(mask: Mask) -> Iterator[tuple[Dense, str]]:
+    """A mistake that other calls show."""
+    yield from ()
 
 
 class Mistake(StrEnum):
@@ -25,102 +79,40 @@ class Mistake(StrEnum):
 
     Attributes:
         says: The mistake in one sentence, without the full stop.
-        guess: What a function with this mistake returns, for a call.
+        masks: The masks that a function with this mistake computes instead of a mask, each with details.
     """
 
     says: str
-    guess: Callable[[Asked], Iterator[Guess]]
+    masks: Callable[[Mask], Iterator[tuple[Dense, str]]]
 
-    def __new__(cls, name: str, says: str, guess: Callable[[Asked], Iterator[Guess]]) -> Mistake:
+    def __new__(cls, name: str, says: str, masks: Callable[[Mask], Iterator[tuple[Dense, str]]]) -> Mistake:
         """A member, which is its name."""
         member = str.__new__(cls, name)
-        member._value_, member.says, member.guess = name, says, guess
+        member._value_, member.says, member.masks = name, says, masks
         return member
 
-    STRIDES = "strides", "Strided inputs are misread: contiguous ones give right results", guesses.nothing
-    BATCH = "batch", "The sequences of a batch are mixed: only some have right results", guesses.nothing
-    KEPT_MASK = (
-        "kept_mask",
-        "The mask of an earlier call is kept: another mask of the same lengths gives wrong results",
-        guesses.nothing,
-    )
+    STRIDES = "strides", "Strided tensors are misread, and contiguous ones are right", _no_masks
+    KEPT_MASK = "kept_mask", "The mask of an earlier call is kept", _no_masks
     RANGE = (
         "range",
-        "Large scores give wrong results: subtract a row's maximum before exp, also where parts are merged, and keep "
-        "products of q and k out of float16",
-        guesses.nothing,
+        "Large scores overflow: subtract a row's maximum before exp, also in merges",
+        _no_masks,
     )
-    GROUP = (
-        "group",
-        "A group of half of the ranks gives wrong results: take ranks and sizes from the group, as "
-        "dist.get_rank(group) does",
-        guesses.nothing,
-    )
-    EMPTY_ROWS = "empty_rows", "Queries that see no key are wrong: their output is 0 by definition", guesses.empty_rows
-    POSITIONS = (
-        "positions",
-        "Rotary positions are not sharded: each rank counts its tokens from 0",
-        rank_guesses.local_turns,
-    )
-    ROTARY = "rotary", "Rotary positions are not applied as asked", guesses.no_turns
-    NOT_REDUCED = (
-        "not_reduced",
-        "Gradients of keys and values are not reduced: each rank holds only its own queries' part",
-        rank_guesses.not_reduced,
-    )
-    AVERAGED = (
-        "averaged",
-        "Gradients are reduced with a wrong factor: the ranks' parts are summed once",
-        rank_guesses.averaged,
-    )
-    OWN_KEYS = (
-        "own_keys",
-        "Ranks do not exchange keys: each rank's queries see its own keys alone",
-        rank_guesses.own_keys,
-    )
-    LOCAL_MASK = (
-        "local_mask",
-        "The mask is not sharded: each rank takes the mask of the first queries",
-        rank_guesses.local_mask,
-    )
-    DOCUMENTS = "documents", "Documents are not separated: queries see keys of other documents", mask_guesses.documents
-    WINDOW = "window", "The window is off by one", mask_guesses.window
-    NO_WINDOW = "no_window", "The window is ignored", mask_guesses.no_window
-    ALIGNMENT = (
-        "alignment",
-        "The causal diagonal starts in the top left corner: LongCA aligns the last query with the last key",
-        mask_guesses.alignment,
-    )
-    DIAGONAL = "diagonal", "The causal diagonal is off by one", mask_guesses.diagonal
-    TRANSPOSED = "transposed", "The mask is transposed: keys see queries", mask_guesses.transposed
-    IGNORED = "ignored", "The mask is ignored", mask_guesses.ignored
-    SWAPPED = "swapped", "Heads and tokens are taken for each other: --shape says which dim is which", guesses.swapped
-    SCALE = "scale", "The softmax scale is wrong", guesses.scale
-    HEADS = "heads", "Query heads read wrong KV heads: a KV head serves neighbouring query heads", guesses.heads
-    PRECISION = "precision", "The precision is lower than that of the inputs", guesses.precision
+    GROUP = "group", "A group of half of the ranks is wrong: take ranks and sizes from the group", _no_masks
+    DOCUMENTS = "documents", "Documents are not separated: queries see keys of other documents", _documents
+    WINDOW = "window", "The window is wrong", _window
+    CAUSAL = "causal", "The causal diagonal is wrong", _causal
 
 
-def explain(asked: Asked, results: Results) -> dict[Mistake, str]:
-    """The mistakes that give these results, each with details. Empty if none does.
-
-    All results must be those of the mistake, or else the output alone if it is wrong.
-
-    Args:
-        asked: The call.
-        results: The function's results, at least one of which is wrong.
-    """
-    if max(asked.problem.concrete_mask.seqlen_q, asked.problem.concrete_mask.seqlen_k) > MOST_TOKENS:
-        return {}
-    found: dict[Mistake, str] = {}
-    out = {} if check_values({"out": results["out"]}, right(asked)).passed else {"out": results["out"]}
-    forward: dict[Mistake, str] = {}
+def wrong_masks(mask: Mask) -> Iterator[tuple[Mistake, str, Mask]]:
+    """The masks that known mistakes compute instead of a mask, each with details."""
+    if mask.heads > 1 or max(mask.seqlen_q, mask.seqlen_k) > _MOST_TOKENS:
+        return
+    shown = mask.dense()
     for mistake in Mistake:
-        try:
-            for detail, matches in mistake.guess(asked):
-                if matches(results):
-                    found.setdefault(mistake, detail)
-                elif out and matches(out):
-                    forward.setdefault(mistake, detail)
-        except MaskError:  # the mask of this mistake has too many slices
-            continue
-    return found or forward
+        for dense, detail in mistake.masks(mask):
+            if not np.array_equal(dense, shown):
+                try:
+                    yield mistake, detail, from_dense(dense)
+                except MaskError:  # it has too many slices
+                    continue

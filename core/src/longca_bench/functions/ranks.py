@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,16 +15,12 @@ from torch import Tensor
 from longca.errors import LongCAError, RequestError, UnknownNameError
 from longca.manifests import Problem
 from longca.masks import Mask
-from longca.plain_text import plain_text, type_name
 from longca.plugins import registry
-from longca_bench.measuring.messages import from_json, to_json
 
-__all__ = ["Placing", "Ranks", "Tokens", "placed_tokens", "tokens_of_ranks"]
+__all__ = ["Placement", "Ranks", "Tokens", "tokens_of_ranks"]
 
-_T = TypeVar("_T")
-
-#: The tokens of each rank: from the mask and the number of ranks to integers [tokens of the rank] for each.
-Placing = str | Callable[[Mask, int], Sequence[Any]]
+#: A placement's name, or a function from the mask and the number of ranks to the positions of each rank's tokens.
+Placement = str | Callable[[Mask, int], Sequence[Any]]
 #: The tokens of each rank, in the order of its shard.
 Tokens = tuple[NDArray[np.int64], ...]
 #: Fewest ranks whose halves are groups of several ranks.
@@ -33,23 +29,17 @@ _HALVED = 4
 
 @dataclass(frozen=True)
 class Ranks:
-    """The ranks of a process group, one of which is this process.
+    """Ranks that compute one call together.
 
     Attributes:
-        rank: This process's rank.
-        size: Number of ranks.
-        group: The group that the function gets.
-        harness: A group on CPUs, in which results are gathered.
-        half: The half of these ranks that has this process. None for fewer than four ranks.
-        is_half: Whether these ranks are such a half.
+        group: The group that the function gets. This process is in it.
+        every: A group of all ranks on CPUs, in which results are gathered.
+        first: The rank in `every` from which results are gathered: that of the first rank of a group.
     """
 
-    rank: int
-    size: int
     group: dist.ProcessGroup
-    harness: dist.ProcessGroup
-    half: Ranks | None = None
-    is_half: bool = False
+    every: dist.ProcessGroup
+    first: int = 0
 
     @classmethod
     def of(cls, group: dist.ProcessGroup | None = None) -> Ranks:
@@ -62,61 +52,43 @@ class Ranks:
             raise RequestError("a placement was given without a process group; start with torchrun, or leave it out")
         found = group or dist.group.WORLD
         assert found is not None
-        every = dist.get_process_group_ranks(found)
-        ranks = cls(found.rank(), found.size(), found, _new_group(every, "gloo"))
-        if ranks.size < _HALVED:
-            return ranks
-        middle = ranks.size // 2
-        own = every[:middle] if ranks.rank < middle else every[middle:]
-        group = _new_group(own)
-        half = cls(group.rank(), group.size(), group, _new_group(own, "gloo"), is_half=True)
-        return replace(ranks, half=half)
+        return cls(found, _new_group(dist.get_process_group_ranks(found), "gloo"))
+
+    @property
+    def size(self) -> int:
+        """Number of ranks that share a sequence."""
+        return self.group.size()
 
     def __str__(self) -> str:
-        every = dist.get_process_group_ranks(self.group)
-        return f"ranks {', '.join(map(str, every))}"
+        every = dist.get_process_group_ranks(self.every)
+        return f"ranks {', '.join(map(str, every[self.first : self.first + self.size]))}"
 
-    def joined(self, values: list[_T], kind: type[_T]) -> list[_T]:
-        """The values of all ranks, on every rank."""
-        return [value for rank in range(self.size) for value in self._said(values, list[kind], rank)]  # type: ignore[valid-type]
+    def halves(self) -> tuple[Ranks, ...]:
+        """Each half as a group of its own, if there are four ranks or more, and equally many in both halves.
 
-    def gather(self, parts: list[dict[str, Tensor]], tokens: Tokens) -> list[dict[str, Tensor]]:
-        """The results of all ranks in the order of tokens, at the first rank. An empty list at the others.
+        All ranks call the function in both, and the results of one half are gathered. It is a collective call.
+        """
+        if self.size < _HALVED or self.size % 2:
+            return ()
+        half, every = self.size // 2, dist.get_process_group_ranks(self.every)
+        first = self.every.rank() // half * half
+        group = _new_group(every[first : first + half])
+        return Ranks(group, self.every), Ranks(group, self.every, half)
+
+    def gather(self, own: Tensor, tokens: Tokens) -> Tensor:
+        """The results of the ranks in the order of tokens, on every rank.
 
         Args:
-            parts: This rank's results for each sequence: [tokens of the rank, heads, head dim].
+            own: This rank's results: [tokens of the rank, heads, head dim].
             tokens: The tokens of each rank.
         """
-        back = torch.from_numpy(np.argsort(np.concatenate(tokens)))
-        whole = [{name: self._gathered(x, tokens) for name, x in part.items()} for part in parts]
-        if self.rank > 0:
-            return []
-        return [{name: x[back].to(parts[0][name].device) for name, x in part.items()} for part in whole]
-
-    def _gathered(self, mine: Tensor, tokens: Tokens) -> Tensor:
-        """The rows of all ranks, one rank after another, at the first rank. At the others nothing of use."""
-        rows = [mine.new_empty((len(each), *mine.shape[1:]), device="cpu") for each in tokens]
-        rows[self.rank] = mine.cpu().contiguous()
-        if self.rank > 0:
-            dist.send(rows[self.rank], group=self.harness, group_dst=0)
-        else:
-            for rank in range(1, self.size):
-                dist.recv(rows[rank], group=self.harness, group_src=rank)
-        return torch.cat(rows)
-
-    def share(self, value: _T) -> _T:
-        """The first rank's value, on every rank."""
-        found: _T = self._said(value, type(value), 0)
-        return found
-
-    def _said(self, value: Any, kind: Any, rank: int) -> Any:
-        """A rank's value, on every rank, by way of JSON."""
-        data = to_json(value)
-        size = torch.tensor([len(data)])
-        dist.broadcast(size, group=self.harness, group_src=rank)
-        there = torch.frombuffer(bytearray(data if self.rank == rank else int(size)), dtype=torch.uint8)
-        dist.broadcast(there, group=self.harness, group_src=rank)
-        return from_json(bytes(there.numpy()), kind)
+        rows = []
+        for rank, held in enumerate(tokens):
+            is_own = self.every.rank() == self.first + rank
+            there = own.cpu().contiguous() if is_own else own.new_empty((len(held), *own.shape[1:]), device="cpu")
+            dist.broadcast(there, group=self.every, group_src=self.first + rank)
+            rows.append(there)
+        return torch.cat(rows)[torch.from_numpy(np.argsort(np.concatenate(tokens)))].to(own.device)
 
 
 def _new_group(ranks: list[int], backend: str | None = None) -> dist.ProcessGroup:
@@ -125,63 +97,49 @@ def _new_group(ranks: list[int], backend: str | None = None) -> dist.ProcessGrou
     return found
 
 
-def tokens_of_ranks(placing: Placing, problem: Problem, size: int) -> Tokens:
+def tokens_of_ranks(placement: Placement, problem: Problem, size: int) -> Tokens:
     """The tokens that each rank holds, in the order of its shard.
 
     Args:
-        placing: `contiguous` or `zigzag`, another placement of an installed strategy, or a function of the mask and the
-            number of ranks.
+        placement: `contiguous` or `zigzag`, another placement of an installed strategy, or a function of the mask and
+            the number of ranks.
         problem: The problem of all ranks together.
         size: Number of ranks.
 
     Raises:
         UnknownNameError: No installed strategy has this placement.
-        RequestError: The function returns something other than every token once.
+        RequestError: The function raises, or returns something other than every token once.
     """
     mask = problem.concrete_mask
     tokens = np.arange(mask.seqlen_q)
-    if callable(placing):
-        return placed_tokens(placing, mask, size)
-    if placing == "contiguous":
+    if callable(placement):
+        return _placed(placement, mask, size)
+    if placement == "contiguous":
         return tuple(np.array_split(tokens, size))
-    if placing == "zigzag":
+    if placement == "zigzag":
         parts = np.array_split(tokens, 2 * size)
         return tuple(np.concatenate([parts[rank], parts[-1 - rank]]) for rank in range(size))
     known = {"contiguous", "zigzag"}
     for name, manifest in registry().strategies.items():
         known |= set(manifest.placements)
-        if placing in manifest.placements and len(manifest.axes) == 1:
-            layout = registry().layout(name, problem, {manifest.axes[0]: size}, placing)
+        if placement in manifest.placements and len(manifest.axes) == 1:
+            layout = registry().layout(name, problem, {manifest.axes[0]: size}, placement)
             return tuple(np.concatenate([tokens[:0], *(tokens[a:b] for a, b in shard)]) for shard in layout.shards)
-    raise UnknownNameError("placement", placing, known)
+    raise UnknownNameError("placement", placement, known)
 
 
-def placed_tokens(placing: Callable[[Mask, int], Sequence[Any]], mask: Mask, size: int) -> Tokens:
-    """The tokens of each rank by a placement function.
-
-    Args:
-        placing: The function.
-        mask: The mask of all tokens.
-        size: Number of ranks.
-
-    Raises:
-        RequestError: It raises, or returns something other than every token once.
-    """
-    name, seqlen = getattr(placing, "__name__", "the placement function"), mask.seqlen_q
+def _placed(placement: Callable[[Mask, int], Sequence[Any]], mask: Mask, size: int) -> Tokens:
+    """The tokens of each rank by a placement function."""
+    name = getattr(placement, "__name__", "the placement function")
     try:
-        found: Any = placing(mask, size)
+        tokens = tuple(np.asarray(each, np.int64).reshape(-1) for each in placement(mask, size))
     except LongCAError:
         raise
     except Exception as error:
-        raise RequestError(f"{name} raised {type_name(error)}: {plain_text(error, 500)}".rstrip(": ")) from error
-    try:
-        tokens = tuple(np.asarray(each, np.int64).reshape(-1) for each in found)
-    except (TypeError, ValueError):
-        tokens = ()
-    if len(tokens) != size or not np.array_equal(np.sort(np.concatenate(tokens)), np.arange(seqlen)):
-        held = f"{sum(map(len, tokens))} tokens on {len(tokens)} ranks" if tokens else f"a {type(found).__name__}"
+        raise RequestError(f"{name} raised {type(error).__name__}: {error}") from error
+    if len(tokens) != size or not np.array_equal(np.sort(np.concatenate(tokens)), np.arange(mask.seqlen_q)):
         raise RequestError(
-            f"{name} returned {held}; return the positions of each rank's tokens, {size} lists in which each of "
-            f"{seqlen} tokens is once"
+            f"{name} returned {sum(map(len, tokens))} tokens on {len(tokens)} ranks; return the positions of each "
+            f"rank's tokens, {size} lists in which each of {mask.seqlen_q} tokens is once"
         )
     return tokens

@@ -27,7 +27,6 @@ from longca.kernels.base import Kernel, Plan
 from longca.manifests import Direction
 from longca.parallel.pushes import window_bytes
 from longca.plain_text import plain_text
-from longca_bench.functions.commands import LoadFunction
 from longca_bench.measuring import cuda_memory
 from longca_bench.measuring.arena import Block, Where, tensor_at
 from longca_bench.measuring.commands import (
@@ -112,7 +111,6 @@ class Worker:
             MakePlan: self._plan,
             Run: self._run,
             Join: self._join,
-            LoadFunction: self._load_function,
         }
 
     def answer(self, command: object) -> Answer:
@@ -197,13 +195,6 @@ class Worker:
         self._abreast = joined.world
         self._do |= joined.commands
         return Answer()
-
-    def _load_function(self, load: LoadFunction) -> Answer:
-        # Only `longca verify --function` needs what compares functions.
-        from longca_bench.functions.worker import FunctionWorker
-
-        self._do |= FunctionWorker(self).commands
-        return self._do[LoadFunction](load)
 
     def _plan(self, asked: MakePlan) -> Answer:
         for number in asked.forget:

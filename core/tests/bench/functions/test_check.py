@@ -1,7 +1,7 @@
 """`longca.testing.check`: right functions pass in every shape, and each known mistake is named."""
 
+import functools
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,105 +10,100 @@ import longca
 from longca import masks
 from longca.errors import RequestError, UnknownNameError, VerificationError
 from longca.masks import Slice, SliceMask
-from longca.testing import Mistake, check
-from longca_bench.functions.user_function import load
+from longca.testing import Mistake, check, verify
+from longca_bench.functions.function_kernel import FunctionKernel, Shape
+from longca_bench.functions.user_function import UserFunction, load
 
-FOLDER = Path(__file__).parent
+from . import wrong_functions
+from .wrong_functions import right
+
+CAUSAL = masks.build("causal", 96)
 DOCUMENTS = masks.build("causal_document", 96, documents=(30, 1, 65))
 WINDOW = masks.build("causal_sliding_window", 96, window=20)
-#: A wrong function, the mask that shows its mistake, and the mistake.
+BLIND = SliceMask([Slice(0, 60, 0, 90)], 96, 96)
+#: A wrong function, the mask that shows its mistake, the mistake, and a part of the details.
 WRONG = {
-    "joins_documents": (DOCUMENTS, Mistake.DOCUMENTS),
-    "widens_window": (WINDOW, Mistake.WINDOW),
-    "ignores_window": (WINDOW, Mistake.NO_WINDOW),
-    "aligns_top_left": (masks.build("causal", 60, seqlen_k=96), Mistake.ALIGNMENT),
-    "hides_own_key": (masks.build("causal", 96), Mistake.DIAGONAL),
-    "scales_by_width": (DOCUMENTS, Mistake.SCALE),
-    "mixes_heads": (DOCUMENTS, Mistake.HEADS),
-    "leaves_nan": (SliceMask([Slice(0, 60, 0, 90)], 96, 96), Mistake.EMPTY_ROWS),
-    "averages_nothing": (SliceMask([Slice(0, 60, 0, 90)], 96, 96), Mistake.EMPTY_ROWS),
-    "misreads_strides": (DOCUMENTS, Mistake.STRIDES),
-    "views_heads": (DOCUMENTS, Mistake.STRIDES),
-    "transposes_mask": (DOCUMENTS, Mistake.TRANSPOSED),
-    "ignores_mask": (WINDOW, Mistake.IGNORED),
-    "computes_in_half": (DOCUMENTS, Mistake.PRECISION),
-    "sums_without_maximum": (DOCUMENTS, Mistake.RANGE),
-    "merges_without_maximum": (masks.build("full", 96), Mistake.RANGE),
-    "overflows_float16": (DOCUMENTS, Mistake.RANGE),
-    "keeps_mask": ("causal_document", Mistake.KEPT_MASK),
+    "joins_documents": (DOCUMENTS, Mistake.DOCUMENTS, ""),
+    "widens_window": (WINDOW, Mistake.WINDOW, "one token too many"),
+    "ignores_window": (WINDOW, Mistake.WINDOW, "there is none"),
+    "aligns_top_left": (masks.build("causal", 60, seqlen_k=96), Mistake.CAUSAL, "starts in the top left corner"),
+    "hides_own_key": (CAUSAL, Mistake.CAUSAL, "a query does not see its own key"),
+    "ignores_mask": (CAUSAL, Mistake.CAUSAL, "a query sees all keys"),
+    "misreads_strides": (DOCUMENTS, Mistake.STRIDES, ""),
+    "views_heads": (DOCUMENTS, Mistake.STRIDES, "Call .contiguous() or .reshape()"),
+    "sums_without_maximum": (DOCUMENTS, Mistake.RANGE, ""),
+    "merges_without_maximum": (masks.build("full", 96), Mistake.RANGE, ""),
+    "overflows_float16": (DOCUMENTS, Mistake.RANGE, ""),
+    "keeps_mask": ("causal_document", Mistake.KEPT_MASK, ""),
+}
+#: A wrong function whose mistake has no name, the mask that shows it, and its worst row.
+UNKNOWN = {
+    "scales_by_width": (DOCUMENTS, "out"),
+    "mixes_heads": (DOCUMENTS, "out"),
+    "leaves_nan": (BLIND, "out"),
+    "averages_nothing": (BLIND, "out"),
+    "computes_in_half": (DOCUMENTS, "out"),
+    "halves_dv": (DOCUMENTS, "dv"),
+    "repeats_its_lse": (DOCUMENTS, "lse"),
 }
 
 
-def function(name):
-    sys.path.insert(0, str(FOLDER))
-    try:
-        return load(f"wrong_functions:{name}")
-    finally:
-        sys.path.remove(str(FOLDER))
+def named_in(error):
+    return [mistake for mistake in Mistake if mistake.says in str(error.value)]
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_mistake_is_named(name):
-    mask, mistake = WRONG[name]
+    mask, mistake, detail = WRONG[name]
     with pytest.raises(VerificationError, match=rf"^{name} is wrong on ") as wrong:
-        check(function(name), mask)
-    assert mistake.says in str(wrong.value)
-    assert not [other for other in Mistake if other is not mistake and other.says in str(wrong.value)]
+        check(getattr(wrong_functions, name), mask)
+    assert named_in(wrong) == [mistake]
+    assert detail in str(wrong.value)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
-def test_large_scores_keep_a_right_function_right(dtype):
-    found = check(function("right"), DOCUMENTS, dtype=dtype)
-    assert [each.label for each in found.masks] == [DOCUMENTS.label, f"{DOCUMENTS.label}, outliers"]
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_a_wrong_function_fails_with_its_worst_row(name):
+    mask, tensor = UNKNOWN[name]
+    with pytest.raises(VerificationError, match=rf"No known mistake explains it.*Worst row: {tensor}: ") as wrong:
+        check(getattr(wrong_functions, name), mask)
+    assert named_in(wrong) == []
+    if tensor == "dv":
+        assert check(getattr(wrong_functions, name), mask, direction="forward").passed
+
+
+def test_sequences_of_a_batch_are_separate():
+    with pytest.raises(VerificationError, match="Worst row: out: error"):
+        check(wrong_functions.mixes_batch, DOCUMENTS, shape="bhsd")
 
 
 @pytest.mark.parametrize(("name", "limited"), [("in_float32", False), ("overflows_float16", True), ("right", True)])
 def test_products_beyond_float16_are_a_limit_of_a_float16_function_that_forms_them(name, limited):
-    found = check(function(name), DOCUMENTS, dtype="float16")
-    assert found.passed
+    found = check(getattr(wrong_functions, name), DOCUMENTS, dtype="float16")
+    assert [each.label for each in found.masks] == [DOCUMENTS.label, f"{DOCUMENTS.label}, outliers"]
     assert any("float16's range" in limit for limit in found.limits) is limited
 
 
 @pytest.mark.parametrize(
-    ("name", "rotary", "detail"),
-    [
-        ("turns", None, "Say so: --rotary 10000"),
-        ("right", 10000.0, "q and k are not turned"),
-        ("turns_neighbours", 10000.0, "neighbouring elements are pairs"),
-    ],
-)
-def test_rotary_positions_are_applied_as_asked(name, rotary, detail):
-    with pytest.raises(VerificationError, match=detail) as wrong:
-        check(function(name), DOCUMENTS, rotary=rotary)
-    assert Mistake.ROTARY.says in str(wrong.value)
-
-
-def test_a_batch_that_is_mixed_is_named():
-    with pytest.raises(VerificationError, match=Mistake.BATCH.says):
-        check(function("mixes_batch"), DOCUMENTS, shape="bhsd")
-
-
-@pytest.mark.parametrize(
     ("name", "shape", "dtype"),
-    [
-        ("right", "thd", "float64"),
-        ("sdpa", "bhsd", "bfloat16"),
-        ("sdpa_bshd", "bshd", "float32"),
-    ],
+    [("right", "thd", "float64"), ("sdpa", "bhsd", "bfloat16"), ("sdpa_bshd", "bshd", "float32")],
 )
 def test_right_functions_pass_in_every_shape_and_dtype(name, shape, dtype):
-    found = check(function(name), "causal_document", shape=shape, dtype=dtype, head_dim=16)
-    assert found.passed
+    found = check(getattr(wrong_functions, name), "causal_document", shape=shape, dtype=dtype, head_dim=16)
     assert {finding.tensor for each in found.masks for finding in each.findings} == {"out", "dq", "dk", "dv"}
 
 
 def test_a_right_function_passes_on_all_masks():
-    labels = {each.label for each in check(function("right"), head_dim=16).masks}
+    labels = {each.label for each in check(right, head_dim=16).masks}
     assert {"causal 203 × 77 (empty rows)", "rows that see nothing", "one token", "prefix_lm_document"} <= labels
 
 
-def test_a_function_with_rotary_positions_passes():
-    assert check(function("turns"), "causal_document", rotary=10000.0, head_dim=16).passed
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_rotary_positions_are_part_of_the_right_results(dtype):
+    turns = wrong_functions.turns
+    assert check(turns, "causal_document", rotary=10000.0, head_dim=16, dtype=dtype).passed
+    for function, rotary in ((turns, None), (right, 10000.0), (wrong_functions.turns_neighbours, 10000.0)):
+        with pytest.raises(VerificationError, match="Worst row: out"):
+            check(function, DOCUMENTS, rotary=rotary, dtype=dtype, direction="forward")
 
 
 def test_a_mask_is_given_as_longca_has_it():
@@ -133,25 +128,12 @@ def test_flash_shaped_parameters_describe_documents_and_windows():
     assert not [label for label in labels if label.startswith(("prefix", "blocks"))]
 
 
-def test_the_wrong_gradient_alone_is_a_failure():
-    class Halved(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, grad):
-            return grad / 2
-
-    def halves(q, k, v, attn_mask, scale):
-        return function("right")(q, k, Halved.apply(v), attn_mask, scale)
-
-    with pytest.raises(
-        VerificationError, match=r"No known mistake gives the results on .*Worst row: dv: error"
-    ) as wrong:
-        check(halves, DOCUMENTS)
-    assert not [mistake for mistake in Mistake if mistake.says in str(wrong.value)]
-    assert check(halves, DOCUMENTS, direction="forward").passed
+@pytest.mark.parametrize(("name", "shape"), [("with_lse", "thd"), ("with_lse_bhsd", "bhsd")])
+def test_a_function_with_a_log_sum_exp_is_a_right_kernel(name, shape):
+    kernel = FunctionKernel(UserFunction.of(getattr(wrong_functions, name)), Shape.named(shape))
+    assert verify(kernel, DOCUMENTS).passed
+    with pytest.raises(VerificationError, match="is wrong: lse"):
+        verify(FunctionKernel(UserFunction.of(right), Shape.named("thd")), DOCUMENTS)
 
 
 @pytest.mark.parametrize(
@@ -163,21 +145,18 @@ def test_the_wrong_gradient_alone_is_a_failure():
         ("returns_flat", r"returned \[96, 256\] for queries of \[96, 4, 64\]; return \[tokens, heads, head dim\]"),
         ("returns_wide", "returned torch.float64 on cpu for torch.float32 on cpu; cast the output back"),
         ("raises", "raises raised RuntimeError: no such device"),
+        ("exits_politely", "raised SystemExit: 3. Shown by"),
+        ("writes_to_q", "writes_to_q changes q in place"),
     ],
 )
 def test_a_call_that_gives_no_result_is_explained(name, said):
     with pytest.raises(VerificationError, match=said):
-        check(function(name), DOCUMENTS)
-
-
-def test_inputs_that_change_are_a_failure():
-    with pytest.raises(VerificationError, match="writes_to_q changes q in place"):
-        check(function("writes_to_q"), DOCUMENTS, direction="forward")
+        check(getattr(wrong_functions, name), DOCUMENTS)
 
 
 def test_heads_and_tokens_that_change_places_are_named():
     def swaps(q, k, v, attn_mask):
-        return function("sdpa")(q, k, v, attn_mask).transpose(1, 2)
+        return wrong_functions.sdpa(q, k, v, attn_mask).transpose(1, 2)
 
     with pytest.raises(VerificationError, match="whose heads and tokens have changed places"):
         check(swaps, DOCUMENTS, shape="bhsd")
@@ -187,17 +166,18 @@ def test_heads_and_tokens_that_change_places_are_named():
     ("text", "kind", "said"),
     [
         ("needs_bias", RequestError, "needs bias, which LongCA does not give. Known parameters are mask, attn_mask"),
-        ("takes_two", RequestError, "takes_two takes 2 tensors; wrap it, so that the first three parameters are q, k"),
+        ("takes_two", RequestError, "the first three parameters of takes_two must be q, k and v; wrap it"),
+        ("Attention.attend", RequestError, "the first three parameters of attend must be q, k and v"),
         ("says_nothing", RequestError, "no parameter of says_nothing says which keys a query sees; name its mask"),
         ("NUMBER", RequestError, "of type int; give a function of q, k and v"),
         ("torch.nn.Linear", RequestError, "Linear is a class; give a function"),
         ("torch.dot", RequestError, "the parameters of dot are not known to Python; wrap it"),
-        ("nothing", UnknownNameError, "unknown function of wrong_functions 'nothing'"),
+        ("nothing", UnknownNameError, "unknown function of .*wrong_functions 'nothing'"),
     ],
 )
 def test_what_cannot_be_called_is_refused(text, kind, said):
     with pytest.raises(kind, match=said):
-        check(function(text))
+        check(load(f"{wrong_functions.__name__}:{text}"))
 
 
 @pytest.mark.parametrize(
@@ -205,20 +185,20 @@ def test_what_cannot_be_called_is_refused(text, kind, said):
     [
         ({"shape": "sbhd"}, RequestError, "the shape is 'sbhd'; give thd, bhsd, bshd"),
         ({"rotary": 10000.0, "head_dim": 15}, RequestError, "and an even head dim"),
-        ({"rotary": float("inf")}, RequestError, "give a finite base above 1"),
         ({"mask": "casual"}, UnknownNameError, "Did you mean causal"),
         ({"placement": "zigzag"}, RequestError, "without a process group; start with torchrun"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options, kind, said):
     with pytest.raises(kind, match=said):
-        check(function("right"), **options)
+        check(right, **options)
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("my_module", "the function is 'my_module'; give MODULE:FUNCTION, such as my_module:attention"),
+        ("my_module.py:f", "give MODULE:FUNCTION"),
         ("no_such_module:f", "there is no module 'no_such_module' in "),
         ("broken_module:f", "the import of broken_module raised ValueError: not today"),
         ("needy_module:f", "the import of needy_module needs no_such_package, which is not installed"),
@@ -229,6 +209,42 @@ def test_modules_that_cannot_be_imported_are_explained(tmp_path, monkeypatch, te
     (tmp_path / "needy_module.py").write_text("import no_such_package")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError, match=said):
         load(text)
-    assert str(refused.value).startswith(said)
+
+
+class Module(torch.nn.Module):
+    def forward(self, q, k, v, attn_mask, scale):
+        return right(q, k, v, attn_mask, scale)
+
+
+class Bound(Module):
+    def __init__(self):
+        super().__init__()
+        self.forward = functools.partial(self.forward, scale=1.0)
+
+
+def wraps(function):
+    return functools.wraps(function)(lambda *tensors, **given: function(*tensors, **given))
+
+
+UNSCALED = functools.partial(right, scale=1.0)
+
+
+@pytest.mark.parametrize(
+    ("function", "parameters"),
+    [
+        (UNSCALED, ("attn_mask",)),
+        (functools.partial(wraps(UNSCALED)), ("attn_mask",)),
+        (wrong_functions.Attention().unscaled, ("attn_mask",)),
+        (functools.partial(wrong_functions.factor_first, 1.0), ("attn_mask", "scale")),
+        (Bound(), ("attn_mask",)),
+        (Module(), ("attn_mask", "scale")),
+        (torch.compile(Module(), backend="eager"), ("attn_mask", "scale")),
+        (Module().forward, ("attn_mask", "scale")),
+    ],
+)
+def test_bound_parameters_keep_their_values(function, parameters):
+    assert UserFunction.of(function).parameters == parameters
+    scale = None if "scale" in parameters else 1.0
+    assert check(function, CAUSAL, head_dim=16, direction="forward", softmax_scale=scale).passed

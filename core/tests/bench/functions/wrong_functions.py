@@ -1,5 +1,6 @@
 """Attention functions that are wrong in one respect each, and one that is right. They take packed tensors."""
 
+import functools
 import os
 
 import torch
@@ -59,12 +60,37 @@ def misreads_strides(q, k, v, attn_mask, scale):
     return right(*map(as_a_pointer, (q, k, v)), attn_mask, scale)
 
 
-def transposes_mask(q, k, v, attn_mask, scale):
-    return right(q, k, v, attn_mask.T, scale)
-
-
 def ignores_mask(q, k, v, attn_mask, scale):
     return right(q, k, v, torch.ones_like(attn_mask), scale)
+
+
+class _HalvesGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad / 2
+
+
+def halves_dv(q, k, v, attn_mask, scale):
+    return right(q, k, _HalvesGradient.apply(v), attn_mask, scale)
+
+
+def with_lse(q, k, v, attn_mask, scale):
+    scores = torch.einsum("ihd,jhd->hij", q, k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)) * scale
+    return right(q, k, v, attn_mask, scale), scores.masked_fill(~attn_mask, -torch.inf).logsumexp(-1)
+
+
+def with_lse_bhsd(q, k, v, attn_mask, scale):
+    out, lse = with_lse(*(x[0].transpose(0, 1) for x in (q, k, v)), attn_mask, scale)
+    return out.transpose(0, 1)[None], lse[None]
+
+
+def repeats_its_lse(q, k, v, attn_mask, scale):
+    out, lse = with_lse(q, k, v, attn_mask, scale)
+    return out, lse + 0.01
 
 
 def ignores_window(q, k, v, is_causal, scale):
@@ -134,7 +160,7 @@ def turned(x, at):
     angles = at[:, None, None] * 10000.0 ** -(torch.arange(half) / half)
     first, second = x[..., :half], x[..., half:]
     cos, sin = angles.cos(), angles.sin()
-    return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1)
+    return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1).to(x.dtype)
 
 
 def turns(q, k, v, attn_mask, scale, position_ids):
@@ -199,39 +225,18 @@ def shares_turned(q, k, v, attn_mask, scale, group, position_ids):
     return shares(turned(q, position_ids), turned(k, position_ids), v, attn_mask, scale, group)
 
 
-def turns_from_zero(q, k, v, attn_mask, scale, group):
-    at = torch.arange(len(q))
-    return shares(turned(q, at), turned(k, at), v, attn_mask, scale, group)
-
-
-def keeps_own_gradients(q, k, v, attn_mask, scale, group):
-    def gathered(x):
-        parts = [torch.empty_like(x) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(parts, x.detach().contiguous(), group)
-        parts[dist.get_rank(group)] = x
-        return torch.cat(parts)
-
-    return right(q, gathered(k), gathered(v), attn_mask, scale)
-
-
-class _Averaged(_Gathered):
+class _SummedTwice(_Gathered):
     @staticmethod
     def backward(ctx, grad):
-        return _Gathered.backward(ctx, grad / dist.get_world_size(ctx.group))
+        return _Gathered.backward(ctx, 2 * grad)
 
 
-def averages_gradients(q, k, v, attn_mask, scale, group):
-    return right(q, *(_Averaged.apply(x, group) for x in (k, v)), attn_mask, scale)
-
-
-def keeps_to_itself(q, k, v, attn_mask, scale, group):
-    first = dist.get_rank(group) * len(q)
-    return right(q, k, v, attn_mask[:, first : first + len(q)], scale)
+def sums_gradients_twice(q, k, v, attn_mask, scale, group):
+    return right(q, *(_SummedTwice.apply(x, group) for x in (k, v)), attn_mask, scale)
 
 
 def takes_first_rows(q, k, v, mask, scale, group):
-    rows = torch.from_numpy(mask.dense())[: len(q)]
-    return shares(q, k, v, rows, scale, group)
+    return shares(q, k, v, torch.from_numpy(mask.dense())[: len(q)], scale, group)
 
 
 def takes_rank_of_world(q, k, v, is_causal, scale, group):
@@ -270,33 +275,8 @@ def hangs(q, k, v, attn_mask):
         pass
 
 
-class Unsayable(BaseException):
-    def __str__(self):
-        raise SystemExit(0)
-
-
-def raises_what_cannot_be_said(q, k, v, attn_mask):
-    raise Unsayable
-
-
 def exits(q, k, v, attn_mask):
     os._exit(0)
-
-
-def sets_dtype(q, k, v, attn_mask, scale):
-    torch.set_default_dtype(torch.float64)
-    return right(q, k, v, attn_mask, scale)
-
-
-def patches_the_check(q, k, v, attn_mask):
-    from longca_bench.functions import calling, check
-    from longca_bench.verification import findings
-
-    found = findings.Verification(())
-    check.check_values = findings.check_values = lambda *arguments, **options: found
-    check.called = calling.called
-    torch.equal = lambda *arguments: True
-    return q * 0 + (k.sum() + v.sum()) * 0
 
 
 def detaches(q, k, v, attn_mask, scale):
@@ -324,6 +304,10 @@ def raises(q, k, v, attn_mask):
     raise RuntimeError("no such device")
 
 
+def exits_politely(q, k, v, attn_mask):
+    raise SystemExit(3)
+
+
 def writes_to_q(q, k, v, attn_mask, scale):
     out = right(q, k, v, attn_mask, scale)
     with torch.no_grad():
@@ -341,6 +325,19 @@ def takes_two(q, k):
 
 def says_nothing(q, k, v):
     return q
+
+
+def factor_first(factor, q, k, v, attn_mask, scale):
+    return right(q, k, v, attn_mask, factor * scale)
+
+
+class Attention:
+    """Its method needs an object."""
+
+    def attend(self, q, k, v, attn_mask, scale):
+        return right(q, k, v, attn_mask, scale)
+
+    unscaled = functools.partialmethod(attend, scale=1.0)
 
 
 NUMBER = 3

@@ -8,30 +8,29 @@ from typing import Any
 from longca.errors import RequestError
 from longca.masks import PATTERNS, Mask, build, get_pattern, sample
 from longca_bench.conformance.masks import small_masks, sparse_rows, uneven
-from longca_bench.functions.arguments import ARGUMENTS, Argument
 
-__all__ = ["LENGTH_PER_RANK", "Labelled", "another", "masks_for"]
+__all__ = ["masks_for", "other_mask"]
 
 #: Tokens of each rank. Most strategies need a length that the ranks, or twice the ranks, divide.
-LENGTH_PER_RANK = 96
+_LENGTH_PER_RANK = 96
 _BLOCKS = (16, 64)
-_DOCUMENTS = {Argument.CU_SEQLENS, Argument.CU_SEQLENS_Q, Argument.POSITION_IDS}
-_WINDOWS = {Argument.WINDOW, Argument.WINDOW_SIZE}
-_CAUSAL = {Argument.CAUSAL, Argument.IS_CAUSAL}
+#: Parameters that describe every mask.
+_ANY = {"mask", "attn_mask"}
+_CAUSAL = {"causal", "is_causal"}
+_DOCUMENTS = {"cu_seqlens", "cu_seqlens_q", "position_ids"}
+_WINDOWS = {"window", "window_size"}
 #: Parameters that describe one length for queries and keys.
-_SQUARE = {Argument.CU_SEQLENS, Argument.POSITION_IDS}
-
-Labelled = tuple[str, Mask]
+_SQUARE = {"cu_seqlens", "position_ids"}
 
 
 def masks_for(
-    name: str, asks: Collection[str], pattern: str | None, heads: tuple[int, int], *, square: bool, ranks: int
-) -> list[Labelled]:
+    name: str, parameters: Collection[str], pattern: str | None, heads: tuple[int, int], *, square: bool, ranks: int
+) -> list[tuple[str, Mask]]:
     """Labelled masks for a function.
 
     Args:
         name: The function's name.
-        asks: The parameters that it asks for.
+        parameters: The parameters that LongCA fills.
         pattern: Only masks of this pattern. None for all masks that the parameters can describe.
         heads: Query heads and KV heads.
         square: Whether to take only masks with as many queries as keys.
@@ -41,23 +40,35 @@ def masks_for(
         RequestError: No parameter describes the mask, and no pattern is named.
         UnknownNameError: There is no such pattern.
     """
-    square = square or bool(ranks) or bool(_SQUARE & set(asks))
-    patterns = None if pattern is not None or _takes_any(asks) else _described(name, asks)
-    if pattern is not None:
-        get_pattern(pattern)
-        patterns = {pattern}
+    square = square or bool(ranks) or bool(_SQUARE & set(parameters))
+    patterns = {get_pattern(pattern).name} if pattern is not None else _described(name, set(parameters))
     every = _for_ranks(ranks) if ranks else dict((*small_masks(_BLOCKS), *sparse_rows(), *uneven()))
     found = [
         (label, mask)
         for label, mask in every.items()
-        if (patterns is None or mask.pattern in patterns)
-        and mask.heads in (1, *heads)
-        and (mask.is_square or not square)
+        if mask.pattern in patterns and mask.heads in (1, *heads) and (mask.is_square or not square)
     ]
-    return found or [(pattern or "", sample(str(pattern), LENGTH_PER_RANK * max(2, ranks)))]
+    return found or [(str(pattern), sample(str(pattern), _LENGTH_PER_RANK * max(2, ranks)))]
 
 
-def another(mask: Mask) -> Mask | None:
+def _described(name: str, parameters: set[str]) -> set[str | None]:
+    """The patterns that a function's parameters tell apart. None stands for masks without a pattern."""
+    if parameters & _ANY:
+        return {*PATTERNS, None}
+    if not parameters & _CAUSAL:
+        raise RequestError(
+            f"no parameter of {name} says which keys a query sees; name its mask, such as --mask causal, or let it ask "
+            "for mask, attn_mask or is_causal"
+        )
+    found: set[str | None] = {"full", "causal"}
+    if parameters & _DOCUMENTS:
+        found |= {"full_document", "causal_document"}
+    if parameters & _WINDOWS:
+        found |= {"full_sliding_window", "causal_sliding_window"}
+    return found
+
+
+def other_mask(mask: Mask) -> Mask | None:
     """A mask of the same pattern and lengths: with its documents in reverse, or another window or prefix. None else."""
     factors = mask.factors
     changes: dict[str, Any] = {name: factors[name] // 2 for name in ("window", "prefix") if name in factors}
@@ -69,29 +80,9 @@ def another(mask: Mask) -> Mask | None:
     return build(mask.pattern, mask.seqlen_q, **lengths, **{**factors, **changes})
 
 
-def _takes_any(asks: Collection[str]) -> bool:
-    return any(ARGUMENTS[name].takes_any for name in asks)
-
-
-def _described(name: str, asks: Collection[str]) -> set[str]:
-    """The patterns that a function's parameters tell apart."""
-    asked = {ARGUMENTS[name] for name in asks}
-    if not asked & _CAUSAL:
-        raise RequestError(
-            f"no parameter of {name} says which keys a query sees; name its mask, such as --mask causal, or let it ask "
-            "for mask, attn_mask or is_causal"
-        )
-    found = {"full", "causal"}
-    if asked & _DOCUMENTS:
-        found |= {"full_document", "causal_document"}
-    if asked & _WINDOWS:
-        found |= {"full_sliding_window", "causal_sliding_window"}
-    return found
-
-
 def _for_ranks(ranks: int) -> dict[str, Mask]:
     """One mask of each static pattern, whose documents cross the ranks' shards."""
-    seqlen = LENGTH_PER_RANK * ranks
+    seqlen = _LENGTH_PER_RANK * ranks
     documents = (seqlen // 3, 1, 1, seqlen // 2 - 3, 1, seqlen - seqlen // 3 - seqlen // 2)
     given: dict[str, Any] = {"documents": documents, "window": 40, "block": 16, "prefix": 50, "global_tokens": 9}
     static = [kind for kind in PATTERNS.values() if not kind.per_head]

@@ -1,4 +1,4 @@
-"""A temporary distribution around a user's function, so that runs find it as they find any kernel."""
+"""A temporary plugin around a user's function, so that commands and workers find it as they find any kernel."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from pathlib import Path
 
 from longca.manifests import Backward, KernelManifest, Offer
 from longca.masks import Form
-from longca_bench.functions.user_function import check_module, names_of
+from longca_bench.functions.function_kernel import FunctionKernel, Shape
+from longca_bench.functions.user_function import UserFunction, load, names_of
 
-__all__ = ["install"]
+__all__ = ["install", "kernel_of"]
 
 _MODULE = "longca_function_of_yours"
 _CODE = '''"""A function as a kernel."""
@@ -28,26 +29,32 @@ def provide_kernel():
 
 
 def made():
-    from longca_bench.functions.as_kernel import FunctionKernel
+    from longca_bench.functions.function_plugin import kernel_of
 
-    return FunctionKernel({text!r}, {shape!r})
+    return kernel_of({text!r}, {shape!r}, {batch})
 '''
 
 
-def install(text: str, shape: str) -> str:
+def kernel_of(text: str, shape: str, batch: int = 1) -> FunctionKernel:
+    """The kernel of a function that is named by its module. See `FunctionKernel`."""
+    return FunctionKernel(UserFunction.of(load(text), text), Shape.named(shape), batch)
+
+
+def install(text: str, shape: str, batch: int = 1) -> str:
     """Makes a function a kernel of this process and of the processes that it starts, until it ends.
 
     Args:
         text: The module and the function. The working folder is searched first.
         shape: The shape of its tensors.
+        batch: Sequences of a batch, if the shape has a dim of them.
 
     Returns:
         The kernel's name: that of the function, in lower case, after `my_`.
 
     Raises:
-        RequestError: The text names no function, or its module is not there.
+        RequestError: The text names no function that can be called, or the shape is unknown.
     """
-    check_module(text)
+    kernel_of(text, shape)
     function = names_of(text)[1].rpartition(".")[2]
     name = f"my_{re.sub(r'[^a-z0-9_]', '_', function.lower())}"[:40]
     folder = Path(tempfile.mkdtemp(prefix="longca-function-"))
@@ -55,10 +62,12 @@ def install(text: str, shape: str) -> str:
     info = folder / f"{_MODULE}-1.0.dist-info"
     info.mkdir()
     manifest = _manifest(name, text).model_dump_json(exclude_defaults=True)
-    (folder / f"{_MODULE}.py").write_text(_CODE.format(manifest=manifest, text=text, shape=shape), "utf-8")
+    code = _CODE.format(manifest=manifest, text=text, shape=shape, batch=batch)
+    (folder / f"{_MODULE}.py").write_text(code, "utf-8")
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {_MODULE}\nVersion: 1.0\n", "utf-8")
     (info / "entry_points.txt").write_text(f"[longca]\n{_MODULE} = {_MODULE}\n", "utf-8")
     (info / "RECORD").write_text(f"{_MODULE}.py,,\n", "utf-8")
+    sys.modules.pop(_MODULE, None)  # of an earlier function
     path = [str(folder), os.getcwd()]
     sys.path[:0] = path
     os.environ["PYTHONPATH"] = os.pathsep.join([*path, *filter(None, [os.environ.get("PYTHONPATH")])])
