@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import is_dataclass
 from functools import partial
+from importlib.metadata import version as installed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from importlib_metadata import version as installed
 from pydantic import BaseModel
 from sphinx.domains.python import PyObject
 from typing_extensions import is_protocol

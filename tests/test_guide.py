@@ -30,7 +30,6 @@ class Newcomer:
         self.root, self._site = root, root / "site"
         self._env = {
             **{name: value for name, value in os.environ.items() if not name.startswith("LONGCA_")},
-            "LONGCA_CACHE_DIR": str(root / "cache"),
             "LONGCA_HISTORY": str(root / "history.jsonl"),
             "MYPY_CACHE_DIR": str(root / "types"),
             "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),

@@ -80,7 +80,7 @@ class Environment:
     def run(self, *command: str, codes: Collection[int] = (0,)) -> str:
         """Runs one of the environment's programs; its standard output, once it has exited with one of `codes`."""
         program, *arguments = command
-        home = {"LONGCA_CACHE_DIR": str(self.folder / "cache"), "LONGCA_HISTORY": str(self.folder / "history.jsonl")}
+        home = {"LONGCA_HISTORY": str(self.folder / "history.jsonl")}
         ours = ("PYTHON", "LONGCA_", "VIRTUAL_ENV", "COVERAGE", "PYTEST")
         clean = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         done = subprocess.run(

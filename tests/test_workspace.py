@@ -23,11 +23,9 @@ KITS = [path for path in PLUGINS if path.name in {"longca_transformers", "longca
 #: The core's floors from the ground up, each with its packages and modules. A floor imports none above it.
 FLOORS = {
     "ground": (
-        "longca.distributions",
         "longca.errors",
         "longca.import_path",
         "longca.limits",
-        "longca.paths",
         "longca.plain_text",
         "longca.plan_cache",
         "longca.processes",
@@ -36,7 +34,7 @@ FLOORS = {
     ),
     "masks": ("longca.masks",),
     "manifests": ("longca.manifests",),
-    "plugins": ("longca.hookspecs", "longca.discovery", "longca.plugins"),
+    "plugins": ("longca.hookspecs", "longca.discovery", "longca.loading", "longca.plugins"),
     "advice": ("longca_advice",),
     "attention": ("longca.kernels", "longca.metadata", "longca_builtin", "longca.parallel", "longca.integrations"),
     # The package itself fetches names from every floor of the contract. The application may import it.

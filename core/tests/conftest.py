@@ -4,7 +4,6 @@ import sys
 
 import pytest
 
-from longca.discovery import catalogue
 from longca.plugins import Registry
 
 from .fake_plugins import NO, STRATEGY, VETO, FakePlugins, provides
@@ -21,8 +20,6 @@ def open_registry(fakes, monkeypatch, tmp_path):
     """Adds plugins and opens a registry that sees them, the core, and nothing else that is installed."""
 
     def opened(**codes):
-        monkeypatch.setattr(catalogue, "probe_all", lambda candidates, again: {})
-        monkeypatch.setenv("LONGCA_CACHE_DIR", str(tmp_path / "cache"))
         monkeypatch.setenv("LONGCA_PLUGINS", ",".join(codes))
         for name, code in codes.items():
             monkeypatch.syspath_prepend(fakes.add(name, code))

@@ -104,7 +104,6 @@ class FakePlugins:
         self.folders: list[Path] = []
         self.env = {
             **{name: value for name, value in os.environ.items() if not name.startswith("LONGCA_")},
-            "LONGCA_CACHE_DIR": str(root / "cache"),
             "LONGCA_HISTORY": str(root / "history.jsonl"),
             "LONGCA_VERIFIED": str(root / "verified.jsonl"),
             "COLUMNS": "100",

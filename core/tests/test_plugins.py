@@ -1,4 +1,4 @@
-"""The registry in-process: names, vetoes, loading. How plugins are found and probed is test_discovery's."""
+"""The registry: names, vetoes, loading. How plugins are found and imported is test_discovery's."""
 
 import subprocess
 import sys
@@ -83,8 +83,6 @@ def test_a_veto_is_not_asked_where_the_manifest_says_no(open_registry):
         ("raise SystemExit(4)", "its supports_mask raised SystemExit: 4"),
         ("return True", "its supports_mask returned an object of type bool, not a Verdict or None"),
         ("return 'no'", "its supports_mask returned an object of type str"),
-        ("return type('Odd', (), {'__class__': property(lambda self: 1 / 0)})()", "raised ZeroDivisionError"),
-        ("return Verdict(kernel, None, 7)", "its supports_mask raised TypeError"),
     ],
 )
 def test_a_veto_that_breaks_is_a_reason(open_registry, body, said):
@@ -93,20 +91,10 @@ def test_a_veto_that_breaks_is_a_reason(open_registry, body, said):
     assert said in str(reason)
 
 
-def test_reasons_are_bounded_and_printable(open_registry):
-    reason = "Reason('plugin\\x1b', 'x' * 10**6, '\\ud800', 7)"
-    body = f"return Verdict(kernel, None, iter(lambda: {reason}, None))"
-    reasons = open_registry(vetoes=provides("mine") + VETO.format(body=body)).resolve("mine", problem()).reasons
-    assert len(reasons) == 20
-    assert (reasons[0].code, reasons[0].offered, reasons[0].advice) == ("plugin\\x1b", "\\ud800", "7")
-    assert len(reasons[0].asked) == 2000
-
-
-@pytest.mark.parametrize("body", ["return None", "return Verdict(kernel)", "print('noise')"])
-def test_no_veto_leaves_it_to_the_manifest(open_registry, capfd, body):
+@pytest.mark.parametrize("body", ["return None", "return Verdict(kernel)"])
+def test_no_veto_leaves_it_to_the_manifest(open_registry, body):
     registry = open_registry(vetoes=provides("mine") + VETO.format(body=body))
     assert registry.resolve("mine", problem()).offer.form == "causal"
-    assert capfd.readouterr().out == ""
 
 
 def ring(seqlen=64):

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from longca import masks, registry
-from longca.discovery.loading import load_object
+from longca.loading import load_object
 from longca.manifests import Device, Problem, Transport
 
 from .test_strategies import BLOCKS, DOCUMENTS, EXACT, FACTORS, HEADS, SEQLEN, sizes, some_placement

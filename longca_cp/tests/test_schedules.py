@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from longca import masks, registry
-from longca.discovery.loading import load_object
+from longca.loading import load_object
 from longca.manifests import Device, Problem, Transport
 from longca_bench.measuring.traffic import Recorder
 from longca_cp import overlap

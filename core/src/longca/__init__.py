@@ -77,9 +77,9 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from longca.distributions import find_core
+        from importlib.metadata import version
 
-        return find_core().version
+        return version("longca-core")
     if name == "masks":
         return importlib.import_module("longca.masks")
     if name not in __all__:

@@ -1,11 +1,8 @@
 """The hooks that a plugin may implement. LongCA asks nothing else of a plugin.
 
 A plugin is a distribution with an entry point in the group `longca`, which names a module. Its hooks are the module's
-functions with a name below and the mark `longca.hookimpl`. A program imports the module at the first use of the
-registry. So it must import quickly, without torch and without the kernel's library.
-
-The command line calls the hooks in a process of the plugin's own. It keeps the manifests until a file of the plugin or
-an installed distribution changes, so they must depend on nothing else.
+functions with a name below and the mark `longca.hookimpl`. Every listing and every program that uses the registry
+imports the module. So it must import quickly, without torch and without the kernel's library.
 """
 
 from __future__ import annotations
@@ -52,8 +49,8 @@ def supports_mask(kernel: str, problem: Problem) -> Verdict | None:
     """A veto, for conditions that an offer cannot express.
 
     LongCA calls it if the manifest of one of this plugin's kernels covers a problem. Under context parallelism it calls
-    it for each non-empty step, once for equal steps. The function must be quick and torch-free. The command line waits
-    five seconds for it, and then refuses the problem.
+    it for each non-empty step, once for equal steps. The function must be quick and torch-free. If it raises, LongCA
+    refuses the problem.
 
     Args:
         kernel: Name of the kernel.

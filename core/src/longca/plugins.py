@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache, partial
+from importlib import import_module
 from itertools import permutations
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from longca.discovery.catalogue import PluginInfo, collect
-from longca.discovery.functions import BrokenFunctionError
-from longca.discovery.loading import instantiate, load_object, make_mix, make_pair
+from longca.discovery import Plugin, PluginInfo, load_plugins
 from longca.errors import RequestError, UnknownNameError
+from longca.loading import BrokenFunctionError, call_function, instantiate, load_object
 from longca.manifests import (
     KernelManifest,
     Layout,
@@ -31,12 +31,12 @@ from longca.manifests.resolve import resolve_anywhere, resolve_manifest, stack_o
 from longca.manifests.step_cuts import distinct_steps
 from longca.manifests.step_stacks import StepStack
 
-__all__ = ["Asked", "PluginInfo", "Registry", "leave_out", "registry", "resolve"]
+__all__ = ["Asked", "PluginInfo", "Registry", "registry", "resolve"]
 
 #: A kernel, or a pair or a mix of kernels: its name, or its manifest or manifests, which need not be registered.
 Asked = str | KernelManifest | tuple[KernelManifest, ...]
 
-_left_out: frozenset[str] = frozenset()
+_AnyManifest = TypeVar("_AnyManifest", bound=Manifest)
 
 
 class Registry:
@@ -49,13 +49,18 @@ class Registry:
         strategies: Context-parallel strategies by name, in the same order.
     """
 
-    def __init__(self, disabled: frozenset[str] = frozenset(), reprobe: bool = False, guarded: bool = False) -> None:
-        self._catalogue = collect(disabled, reprobe, guarded)
+    def __init__(self, disabled: frozenset[str] = frozenset()) -> None:
         self.disabled = disabled
-        self.plugins = tuple(self._catalogue.plugins)
-        self.kernels: dict[str, KernelManifest] = self._catalogue.kernels
-        self.strategies: dict[str, StrategyManifest] = self._catalogue.strategies
+        self.kernels: dict[str, KernelManifest] = {}
+        self.strategies: dict[str, StrategyManifest] = {}
+        self._kernel_plugins: dict[str, Plugin] = {}
+        self._strategy_plugins: dict[str, Plugin] = {}
         self._loaded: dict[str, Any] = {}
+        plugins = load_plugins(disabled)
+        for plugin in plugins:
+            plugin.kernels = _enter(plugin, plugin.kernels, "kernel", self.kernels, self._kernel_plugins)
+            plugin.strategies = _enter(plugin, plugin.strategies, "strategy", self.strategies, self._strategy_plugins)
+        self.plugins = tuple(plugin.info for plugin in plugins)
 
     def manifest(self, kernel: str) -> KernelManifest:
         """A kernel's manifest.
@@ -109,7 +114,7 @@ class Registry:
             UnknownNameError: Nobody does.
             RequestError: It is a pair or a mix. See `providers`.
         """
-        return self._catalogue.owner(self.manifest(kernel))
+        return self._kernel_plugins[self.manifest(kernel).name].info
 
     def providers(self, kernel: str) -> tuple[PluginInfo, ...]:
         """The plugins that provide a kernel, or the kernels of a pair or of a mix, each once.
@@ -118,7 +123,7 @@ class Registry:
             UnknownNameError: Nobody provides it, or a half of it.
             RequestError: It is no name of a kernel or of a pair.
         """
-        return tuple(dict.fromkeys(self._catalogue.owner(manifest) for manifest in self.manifests(kernel)))
+        return tuple(dict.fromkeys(self.provider(manifest.name) for manifest in self.manifests(kernel)))
 
     def strategy_provider(self, name: str) -> PluginInfo:
         """The plugin that provides a context-parallel strategy.
@@ -126,7 +131,7 @@ class Registry:
         Raises:
             UnknownNameError: Nobody does.
         """
-        return self._catalogue.owner(self.strategy(name))
+        return self._strategy_plugins[self.strategy(name).name].info
 
     def resolve(
         self, kernel: Asked, problem: Problem, layout: Layout | None = None, *, anywhere: bool = False
@@ -200,10 +205,10 @@ class Registry:
         verdict = (resolve_anywhere if anywhere else resolve_manifest)(manifest, problem, layout)
         if not verdict.valid or self.kernels.get(manifest.name) is not manifest:
             return verdict
-        admission = self._catalogue.admission(manifest)
-        if admission.can_veto:
+        plugin = self._kernel_plugins[manifest.name]
+        if plugin.can_veto:
             parts = (problem,) if layout is None else (step for _, step in distinct_steps(problem, layout))
-            if reasons := admission.veto(manifest.name, parts):
+            if reasons := plugin.veto(manifest.name, parts):
                 return Verdict(manifest.name, None, reasons)
         return verdict
 
@@ -218,11 +223,11 @@ class Registry:
         """
         manifest = self.manifest(kernel)
         found = stack_offers(manifest, problem, stack, anywhere=anywhere)
-        admission, taken = self._catalogue.admission(manifest), np.flatnonzero(found >= 0).tolist()
-        if admission.can_veto:
+        plugin, taken = self._kernel_plugins[kernel], np.flatnonzero(found >= 0).tolist()
+        if plugin.can_veto:
             steps = [stack.problem(problem, index) for index in taken]
-            if admission.veto(kernel, steps):
-                found[[at for at, step in zip(taken, steps, strict=True) if admission.veto(kernel, [step])]] = -1
+            if plugin.veto(kernel, steps):
+                found[[at for at, step in zip(taken, steps, strict=True) if plugin.veto(kernel, [step])]] = -1
         return [None if index < 0 else manifest.offers[index] for index in found.tolist()]
 
     def call(self, manifest: Manifest, field: str, *arguments: Any) -> Any:
@@ -233,15 +238,8 @@ class Registry:
             PluginError: The function cannot be imported, raises, or returns something else. Unless
                 the import failed, it is an UnsupportedError too, because the request is refused.
         """
-        return self._catalogue.admission(manifest).call(manifest, field, arguments)
-
-    def examine(self) -> tuple[PluginInfo, ...]:
-        """The plugins, with problems that a second import and questions to their hooks show, where they are guarded."""
-        return tuple(self._catalogue.examine())
-
-    def broken(self) -> dict[str, str]:
-        """The distributions of guarded plugins that are not asked again, each with the reason as a clause."""
-        return dict(self._catalogue.broken())
+        plugins = self._kernel_plugins if isinstance(manifest, KernelManifest) else self._strategy_plugins
+        return call_function(manifest, field, arguments, plugins[manifest.name].distribution)
 
     def load(self, kernel: str) -> Any:
         """The one instance of a kernel's implementation, made at first use.
@@ -257,10 +255,11 @@ class Registry:
         if kernel not in self._loaded:
             if is_mix(kernel):
                 self.manifests(kernel)
-                return self._loaded.setdefault(kernel, make_mix(self, kernel))
+                return self._loaded.setdefault(kernel, import_module("longca.kernels.mix").Mix(self, kernel))
             manifest, *paired = self.manifests(kernel)
             if paired:
-                made = make_pair(self.load(manifest.name), partial(self.load, paired[0].name))
+                pair = import_module("longca.kernels.pair").Pair
+                made = pair(self.load(manifest.name), partial(self.load, paired[0].name))
             else:
                 made = instantiate(manifest, self.provider(kernel).distribution)
             self._loaded.setdefault(kernel, made)  # another thread may have been first
@@ -275,7 +274,7 @@ class Registry:
             PluginError: It cannot be imported.
         """
         manifest = self.strategy(name)
-        return load_object(manifest, manifest.implementation, self._catalogue.owner(manifest).distribution)
+        return load_object(manifest, manifest.implementation, self._strategy_plugins[name].distribution)
 
     def stated(
         self,
@@ -331,40 +330,41 @@ class Registry:
         layout: Layout = self.call(manifest, "layout", problem, axis_sizes, chosen)
         if layout.world_size != (ranks := prod(axis_sizes.values())):
             of = f"{layout.world_size} ranks for a mesh of {ranks}"
-            owner = self._catalogue.owner(manifest).distribution
+            owner = self._strategy_plugins[strategy].distribution
             raise BrokenFunctionError(f"{manifest.layout} of plugin {owner} returned a layout of {of}")
         return layout.made_by(strategy, tuple((axis, axis_sizes[axis]) for axis in manifest.axes), str(chosen))
 
 
-def registry(disabled: frozenset[str] = frozenset(), reprobe: bool = False, guarded: bool = False) -> Registry:
+def registry(disabled: frozenset[str] = frozenset()) -> Registry:
     """The registry of this process, made at the first call.
 
     Args:
-        disabled: Entry points or distributions to leave out, beside those of `leave_out`. The variable LONGCA_PLUGINS
-            names the plugins to take.
-        reprobe: Whether to probe plugins again that were probed before.
-        guarded: Whether hooks run in other processes, with deadlines, as the command line does it. Else the plugins are
-            imported here.
+        disabled: Entry points or distributions to leave out. The variable LONGCA_PLUGINS names the plugins to take.
 
     Raises:
         RequestError: A name belongs to no plugin, or to the core.
     """
-    return _open(disabled | _left_out, reprobe, guarded)
-
-
-def leave_out(distributions: Iterable[str]) -> None:
-    """Leaves distributions out of this process's registry, whoever asks for it. Call this before `registry`.
-
-    Args:
-        distributions: The distributions. `longca.attention` and `longca.prefetch` import none of their plugins.
-    """
-    global _left_out
-    _left_out = frozenset(distributions)
+    return _open(disabled)
 
 
 @cache
-def _open(disabled: frozenset[str], reprobe: bool, guarded: bool) -> Registry:
-    return Registry(disabled, reprobe, guarded)
+def _open(disabled: frozenset[str]) -> Registry:
+    return Registry(disabled)
+
+
+def _enter(
+    plugin: Plugin, provided: list[_AnyManifest], kind: str, known: dict[str, _AnyManifest], plugins: dict[str, Plugin]
+) -> list[_AnyManifest]:
+    """Enters the manifests whose names are free, and returns them. A problem of the plugin describes each other one."""
+    entered = []
+    for manifest in provided:
+        if taken := plugins.get(manifest.name):
+            said = f"{kind} {manifest.name!r} of {plugin.distribution} is left out"
+            plugin.problems.append(f"{said}: {taken.distribution} provides one of that name")
+            continue
+        known[manifest.name], plugins[manifest.name] = manifest, plugin
+        entered.append(manifest)
+    return entered
 
 
 def resolve(kernel: Asked, problem: Problem, layout: Layout | None = None) -> Verdict:

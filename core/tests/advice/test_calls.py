@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from longca import Device, Problem, masks
-from longca.discovery.admission import Admission
 from longca.errors import PluginError
+from longca.loading import call_function
 from longca.manifests import Layout, Step, StrategyManifest, Transport
 from longca.manifests.schedule import Move, Phase
 from longca.plugins import Registry
@@ -40,10 +40,9 @@ def registry(monkeypatch, schedule, function=None, **fields):
     monkeypatch.setitem(sys.modules, module.__name__, module)
     about = {"title": "Mine", "upstream": "-", "license": "MIT", "axes": ("ring",), "placements": ("contiguous",)}
     manifest = StrategyManifest(name="mine", layout="a:b", implementation="a:b", schedule=schedule, **about, **fields)
-    plugin = Admission("longca-mine")
-    found = Registry(guarded=True)
+    found = Registry()
     monkeypatch.setattr(found, "strategy", lambda _: manifest)
-    monkeypatch.setattr(found, "call", lambda *about: plugin.call(*about[:2], about[2:]))
+    monkeypatch.setattr(found, "call", lambda *about: call_function(*about[:2], about[2:], "longca-mine"))
     return found
 
 

@@ -2,11 +2,11 @@
 
 import torch
 
-from longca.discovery.admission import Admission
-from longca.discovery.catalogue import PluginInfo
+from longca.discovery import PluginInfo
 from longca.errors import UnknownNameError
 from longca.kernels.base import Plan, fill
 from longca.kernels.lse_grad import backward_through_lse
+from longca.loading import call_function
 from longca.manifests import Backward, KernelManifest, Offer, resolve_manifest
 from longca.masks import Form
 from longca_advice.devices import evidence_name
@@ -80,7 +80,7 @@ class Toys:
         return resolve_manifest(self.manifest(kernel), problem, layout)
 
     def call(self, manifest, field, *arguments):
-        return Admission("toys").call(manifest, field, arguments)
+        return call_function(manifest, field, arguments, "toys")
 
     def load(self, kernel):
         return self.implementations[kernel]

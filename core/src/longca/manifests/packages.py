@@ -6,25 +6,21 @@ An importable name proves nothing: `flash-attn-4` alone makes `import flash_attn
 from __future__ import annotations
 
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 
 from packaging.requirements import Requirement
 from packaging.version import InvalidVersion
-
-from longca.distributions import distributions
-from longca.plain_text import plain_text
 
 __all__ = ["alternatives", "installed_version", "missing"]
 
 
 @cache
 def installed_version(distribution: str) -> str | None:
-    """The version of an installed distribution. None without one, or if its metadata cannot be read."""
-    for found in distributions(name=distribution):
-        try:
-            return plain_text(found.version, 200)
-        except Exception:  # a parser of metadata that meets random text may raise anything
-            continue
-    return None
+    """The version of an installed distribution. None without one."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
 
 
 def alternatives(requirement: str) -> tuple[Requirement, ...]:
@@ -42,11 +38,11 @@ def missing(requirement: str) -> str | None:
 def _missing(wanted: Requirement) -> str | None:
     if wanted.marker is not None and not wanted.marker.evaluate():
         return None
-    version = installed_version(wanted.name)
-    if version is None:
+    found = installed_version(wanted.name)
+    if found is None:
         return f"{wanted.name} is not installed"
     try:
-        fits = wanted.specifier.contains(version, prereleases=True)
+        fits = wanted.specifier.contains(found, prereleases=True)
     except InvalidVersion:
         fits = False
-    return None if fits else f"{wanted.name} {version} is installed"
+    return None if fits else f"{wanted.name} {found} is installed"

@@ -7,17 +7,15 @@ need no other rank.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from longca import plugins
-from longca.distributions import find_core
 from longca.errors import RequestError
 from longca.kernels.verify_first import choose_first, verify_first
-from longca.manifests import Layout, Problem
+from longca.manifests import Layout, Problem, installed_version
 from longca.parallel.agreement import Ranks
 from longca.parallel.layouts import check_layout, layout_words, placed
 from longca.parallel.meshes import axis_sizes, groups_of, is_first, rank_in
@@ -74,14 +72,8 @@ class ParallelCall(NamedTuple):
             "kernel": self.kernel,
             "placement": _said(placement) if isinstance(placement, Layout) else str(placement),
             "transport": str(self.transport),
-            "longca-core": _core_version(),
+            "longca-core": installed_version("longca-core") or "",
         }
-
-
-@cache
-def _core_version() -> str:
-    """The version of longca-core. To parse its metadata takes longer than a comparison of ranks."""
-    return find_core().version
 
 
 class Ready(NamedTuple):

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longca.plain_text import printable
 from longca_bench.cli.options import AsJson, NoPlugin, chosen_directions, open_registry, print_json
 
 if TYPE_CHECKING:
@@ -81,8 +80,6 @@ def list_capabilities(
     else:
         strategies = {} if kernel else registry.strategies
         _print(question, manifests, [pattern.name for pattern in patterns], matrix, strategies)
-    for distribution, said in registry.broken().items():
-        typer.echo(f"plugin {printable(distribution)}: {said}", err=True)
 
 
 def _question(device: str | None, gqa: bool | None, dtype: Any, head_dim: int | None) -> Question:

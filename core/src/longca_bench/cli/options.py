@@ -148,17 +148,16 @@ def takes_options(
     return decorate
 
 
-def open_registry(context: typer.Context, no_plugin: list[str] | None = None, *, reprobe: bool = False) -> Registry:
+def open_registry(context: typer.Context, no_plugin: list[str] | None = None) -> Registry:
     """The registry without the plugins of --no-plugin, which may stand before or after the command.
 
     Args:
         context: The command's context.
         no_plugin: The values of the command's --no-plugin.
-        reprobe: Whether to import every plugin again for a test.
     """
     from longca.plugins import registry
 
-    return registry((context.obj or frozenset()) | frozenset(no_plugin or ()), reprobe, guarded=True)
+    return registry((context.obj or frozenset()) | frozenset(no_plugin or ()))
 
 
 def print_json(value: Any) -> None:

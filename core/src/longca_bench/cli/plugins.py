@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -19,12 +19,11 @@ __all__ = ["plugins"]
 
 def plugins(
     context: typer.Context,
-    reprobe: Annotated[bool, typer.Option("--reprobe", help="Test again whether each plugin can be imported.")] = False,
     as_json: AsJson = False,
     no_plugin: NoPlugin = None,
 ) -> None:
     """Lists the plugins, their kernels and strategies, and their problems."""
-    found = open_registry(context, no_plugin, reprobe=reprobe).examine()
+    found = open_registry(context, no_plugin).plugins
     if as_json:
         print_json([{**asdict(plugin), "active": plugin.active} for plugin in found])
         return
@@ -34,8 +33,6 @@ def plugins(
     for plugin in found:
         out.print(_describe(plugin))
         out.print()
-    if any(plugin.problems for plugin in found):
-        out.print("`longca plugins --reprobe` tests the plugins with problems again.", style="dim")
 
 
 def _describe(plugin: PluginInfo) -> Table:

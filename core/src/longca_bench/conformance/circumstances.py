@@ -6,7 +6,7 @@ import platform
 from dataclasses import dataclass
 from typing import Any
 
-from longca.distributions import CORE
+from longca.discovery import CORE
 from longca.manifests import Device, installed_version
 from longca.manifests.packages import alternatives
 from longca.plugins import Registry

@@ -268,7 +268,7 @@ def _start(disabled: frozenset[str], started: Any, gpus: list[str]) -> None:
     global _registry
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback, and its workers end with it
-    _registry = registry(disabled, guarded=True)
+    _registry = registry(disabled)
     with started.get_lock():
         turn, started.value = started.value, started.value + 1
     if gpus:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, requires
+from importlib.util import find_spec
+from itertools import accumulate
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from longca.discovery.module_specs import module_specs
-from longca.distributions import CORE, distributions
+from longca.discovery import CORE
 from longca.plugins import Registry
 from longca.regular_files import read_regular
 
@@ -57,22 +58,25 @@ def kits(distribution: str) -> list[str]:
 
 def _dependencies(distribution: str) -> list[str]:
     """The names of the distributions that an installed distribution depends on."""
-    for found in distributions(name=distribution):
-        with suppress(Exception):  # a parser of metadata that meets random text may raise anything
-            return [canonicalize_name(Requirement(text).name) for text in found.requires or ()]
-    return []
+    try:
+        return [canonicalize_name(Requirement(text).name) for text in requires(distribution) or ()]
+    except PackageNotFoundError:
+        return []
 
 
 def _digest(module: str) -> tuple[str, str | None]:
     """The name of a module's package, and the package's digest. A module without a package stands for itself."""
-    for spec in module_specs(module):
-        if not spec.has_location or spec.origin is None:
-            continue  # a namespace, which several distributions may share
-        path = Path(spec.origin)
+    for name in accumulate(module.split("."), "{}.{}".format):
         try:
-            return spec.name, _hash(path.parent, _files(path.parent) if spec.submodule_search_locations else [path])
+            spec = find_spec(name)
+            if spec is None or not spec.has_location or spec.origin is None:
+                continue  # a namespace, which several distributions may share
+            path = Path(spec.origin)
+            return name, _hash(path.parent, _files(path.parent) if spec.submodule_search_locations else [path])
+        except ImportError:
+            break
         except OSError:
-            return spec.name, None
+            return name, None
     return module, None
 
 

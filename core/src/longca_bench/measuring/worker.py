@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from longca import plugins
-from longca.discovery.candidates import find_plugins
 from longca.kernels.base import Kernel, Plan
 from longca.manifests import Direction
 from longca.parallel.pushes import window_bytes
@@ -68,8 +67,7 @@ def serve(connection: Connection, setup: WorkerSetup) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (setup.memory, setup.memory))
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(_SEED)  # a worker begins in a known state
-    wanted = setup.distributions  # `longca.attention` imports no other plugin here
-    plugins.leave_out(c.distribution for c in find_plugins() if not c.is_core and c.distribution not in wanted)
+    os.environ["LONGCA_PLUGINS"] = ",".join(setup.distributions)  # no other plugin is imported here
     worker = Worker(connection, setup)
     while True:
         try:

@@ -6,18 +6,17 @@ import os
 import platform
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import requires
 
 from packaging.requirements import Requirement
 
-from longca.distributions import find_core
+from longca.discovery import CORE
 from longca.manifests import installed_version, missing
 from longca.manifests.devices import cpu_device, cuda_devices, driver_version
 from longca.manifests.problem import Direction
 from longca.masks import PATTERNS
-from longca.paths import cache_dir
 from longca.plugins import Registry
 from longca_bench.measuring.cgroup import can_join
 from longca_bench.reports.capabilities import Cell, Question, Reach, examine
@@ -69,7 +68,7 @@ def _gib(size: int | None) -> str:
 
 
 def find_software() -> Iterator[Fact]:
-    """torch, triton, nvcc, the core's optional packages, and the cache folder."""
+    """torch, triton, nvcc, and the core's optional packages."""
     torch = installed_version("torch")
     useless = bool(cuda_devices()) and (torch or "").endswith("+cpu")
     advice = "this build cannot use the GPU; install one for CUDA: https://pytorch.org/get-started" if useless else ""
@@ -80,12 +79,11 @@ def find_software() -> Iterator[Fact]:
     ):
         yield Fact(name, version or "none", True if version else None, use if cuda_devices() else "")
     yield from _extras()
-    yield _cache()
 
 
 def _extras() -> Iterator[Fact]:
     """The optional packages in the core's metadata."""
-    for text in find_core().requires or ():
+    for text in requires(CORE) or ():
         requirement = Requirement(text)
         marker = requirement.marker
         if marker is None or marker.evaluate({"extra": ""}) or "extra" not in str(marker):
@@ -94,18 +92,6 @@ def _extras() -> Iterator[Fact]:
         found = installed_version(requirement.name) or "none"
         about = (None, f"optional: pip install '{bare}'") if missing(bare) else (True, "")
         yield Fact(requirement.name, found, *about)
-
-
-def _cache() -> Fact:
-    folder = cache_dir()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        advice = "set LONGCA_CACHE_DIR to a folder that can be written; without one, listings are slower"
-        return Fact("cache", f"{folder}: {error.strerror or error}", False, advice)
-    return Fact("cache", str(folder))
 
 
 def find_plugins(registry: Registry) -> Iterator[Fact]:

@@ -10,19 +10,17 @@ import hashlib
 import json
 import re
 import tomllib
-from contextlib import suppress
 from importlib import resources
+from importlib.metadata import entry_points
 from importlib.util import find_spec
-from itertools import chain, product
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any
 
-import importlib_metadata
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from longca.distributions import distributions
 from longca.errors import RequestError, UnknownNameError
 from longca.limits import MAX_SUITE_BYTES, MAX_TOKENS, shown
 from longca.manifests.kernel import Name
@@ -216,17 +214,7 @@ class Suite(BaseModel):
 def builtin_suites() -> tuple[str, ...]:
     """Names of LongCA's own suites and of the suites of installed distributions."""
     own = {item.name.removesuffix(".toml") for item in _SUITES.iterdir() if item.name.endswith(".toml")}
-    return tuple(sorted(own | set(_contributed().names)))
-
-
-def _contributed() -> importlib_metadata.EntryPoints:
-    """The entry points of suites. `longca plugins` names a distribution whose metadata cannot be read."""
-    found: dict[str, importlib_metadata.EntryPoints] = {}
-    for distribution in distributions():
-        with suppress(Exception):  # a parser that meets random text may raise anything
-            if _GROUP in (distribution.read_text("entry_points.txt") or ""):
-                found.setdefault(distribution.name, distribution.entry_points.select(group=_GROUP))
-    return importlib_metadata.EntryPoints(chain.from_iterable(found.values()))
+    return tuple(sorted(own | entry_points(group=_GROUP).names))
 
 
 def _text_of(name: str) -> str:
@@ -238,7 +226,7 @@ def _text_of(name: str) -> str:
     own = _SUITES / f"{name}.toml"
     if own.is_file():
         return own.read_text(encoding="utf-8")
-    entries = list(_contributed().select(name=name))
+    entries = list(entry_points(group=_GROUP, name=name))
     if len(entries) > 1:
         both = " and ".join(sorted(entry.dist.name for entry in entries if entry.dist))
         raise RequestError(f"suite {name!r} comes with {both}; give the path of the file that you mean")

@@ -33,8 +33,8 @@ def shown(*runs):
 @pytest.fixture
 def offers(monkeypatch):
     """Changes the offers of the core's kernels: `offers("naive", backward=…)`."""
-    kernels = dict(registry(guarded=True).kernels)
-    monkeypatch.setattr(registry(guarded=True), "kernels", kernels)
+    kernels = dict(registry().kernels)
+    monkeypatch.setattr(registry(), "kernels", kernels)
     training._composes.cache_clear()
 
     causal = kernels["sdpa"].offers[1]
