@@ -9,7 +9,6 @@ from jobs import attend, errors, inputs, mask_of, mesh_of, problem_of, rank_of
 
 import longca
 from longca import masks
-from longca.errors import UnsupportedError
 from longca.manifests import Transport
 from longca_builtin.naive import Naive
 from longca_cp import exchange, inbox, pushed_gather, runs
@@ -22,24 +21,16 @@ def placed(strategy, sizes, mask, placement, heads, dtype):
     return longca.layout(mask, heads=heads, head_dim=8, dtype=dtype, **about)
 
 
-def differences(first, second):
-    """The largest difference of each tensor, 0.0 for equal bits."""
-    pairs = zip(first, second, strict=True)
-    return [0.0 if torch.equal(x, y) else (x.double() - y.double()).nan_to_num().abs().max().item() for x, y in pairs]
-
-
-def by_transports(strategy, sizes, kind, seqlen, factors, placement, heads, dtype="float64", most_runs=None):
-    """The differences of out, lse, dq, dk and dv between pushes and collectives, or the reason without a layout."""
-    mask = mask_of(kind, seqlen, factors)
-    try:
-        layout = placed(strategy, sizes, mask, placement, heads, dtype)
-    except UnsupportedError as error:
-        return str(error)
-    mine = [layout.shard(x, rank_of(sizes, None)) for x in inputs(seqlen, heads, dtype)]
-    about = {"strategy": strategy, "mesh": mesh_of(sizes), "placement": layout, "kernel": "naive"}
-    wanted = attend(mask, mine, **about, transport="collectives")
-    with mock.patch.object(runs, "MOST_RUNS", most_runs or runs.MOST_RUNS):
-        return differences(attend(mask, mine, **about, transport="copy_engine"), wanted)
+def gathered_in_few_runs(size, kind, factors, placement, most_runs):
+    """The largest error of a gather whose rows are packed, because few runs are pushed one by one."""
+    mask, sizes, given = mask_of(kind, 101, factors), (("ring", size),), inputs(101, (8, 2), "float64")
+    layout = placed("ring_all_gather", sizes, mask, placement, (8, 2), "float64")
+    rank = rank_of(sizes, None)
+    about = {"strategy": "ring_all_gather", "mesh": mesh_of(sizes), "placement": layout, "kernel": "naive"}
+    mask = masks.SliceMask(mask.slices, 101, 101)  # a mask of its own has a plan of its own
+    with mock.patch.object(runs, "MOST_RUNS", most_runs):
+        results = attend(mask, [layout.shard(x, rank) for x in given], transport="copy_engine", **about)
+    return max(errors(results, attend(mask, given), layout, rank))
 
 
 def layers_in_flight(strategy, sizes, kinds, placement, heads, transport):

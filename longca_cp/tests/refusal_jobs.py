@@ -101,6 +101,11 @@ def vanish():
     dist.barrier()
 
 
+def disagreements(size, whats):
+    """The result of `disagreement` for each thing."""
+    return [disagreement(size, what) for what in whats]
+
+
 def disagreement(size, what):
     """What each rank is told if the last rank's call differs in one thing, and how the next call goes."""
     mesh, causal = mesh_of((("ring", size),)), masks.build("causal", 40)

@@ -59,17 +59,9 @@ def worst(
     return dict(zip(NAMES, errors(results, wanted, layout, rank), strict=True))
 
 
-def mixed(*about):
-    """The errors of a case whose steps take the kernels of a mix by turns, this rank's steps, and their kernels."""
-    names = []
-
-    def taken(registry, mix, step):
-        valid = [name for name, verdict in registry.ways(mix, step).items() if verdict]
-        names.append(valid[len(names) % len(valid)])
-        return names[-1]
-
-    with mock.patch("longca.kernels.mix.taken", taken):
-        return worst(*about, kernel="naive|sdpa"), len(names), names
+def worst_of(strategy, sizes, cases):
+    """The result of `worst` for each case."""
+    return [worst(strategy, sizes, **{name: case[name] for name in case if name != "most"}) for case in cases]
 
 
 def own_error(kind, seqlen, factors, heads, dtype):
@@ -125,18 +117,6 @@ def again(size):
                 store = dist.FileStore(f"{said[0]}/store", size)
                 dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     return found
-
-
-def under_autocast(size):
-    """The largest error of out and gradients in float32, against the same without autocast."""
-    mask, mesh = mask_of("causal", 40, ()), mesh_of((("ring", size),))
-    about = {"strategy": "ring_p2p", "mesh": mesh, "kernel": "naive", "placement": "zigzag"}
-    layout = longca.layout(mask, heads=(4, 2), head_dim=8, dtype="float32", **about)
-    mine = [layout.shard(x, mesh.get_rank()) for x in inputs(40, (4, 2), "float32")]
-    plain = attend(mask, mine, **about)
-    with torch.autocast("cpu", torch.bfloat16):
-        cast = attend(mask, mine, **about)
-    return max((x - y).abs().max().item() for x, y in zip(plain, cast, strict=True))
 
 
 def reused(size):

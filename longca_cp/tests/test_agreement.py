@@ -31,35 +31,27 @@ FAILURES = {
 }
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("what", DIFFERENCES)
 @sizes(2, 4)
-def test_a_difference_is_told_to_all_ranks(world, what):
-    others = "rank 0 has" if world.size == 2 else "ranks 0, 1, 2 have"
-    said = DIFFERENCES[what].format(others=others, last=f"rank {world.size - 1} has")
-    for (kind, message), error in world.run("disagreement", world.size, what):
-        assert kind == "RequestError"
-        assert "no rank has moved data" in message
-        assert said in message
-        assert message.count(": rank") == 1, "nothing else differs"
-        assert error < EXACT
+def test_a_difference_or_a_failure_of_one_rank_reaches_all_ranks(world):
+    size, last = world.size, world.size - 1
+    others = "rank 0 has" if size == 2 else "ranks 0, 1, 2 have"
+    found = world.run("disagreements", size, [*DIFFERENCES, *FAILURES])
+    for rank, of_rank in enumerate(found):
+        for what, ((kind, message), error) in zip((*DIFFERENCES, *FAILURES), of_rank, strict=True):
+            assert error < EXACT, "the next call is right"
+            if what in DIFFERENCES:
+                assert kind == "RequestError"
+                assert "no rank has moved data" in message
+                assert DIFFERENCES[what].format(others=others, last=f"rank {last} has") in message
+                assert message.count(": rank") == 1, "nothing else differs"
+                continue
+            assert FAILURES[what].format(short=40 // size - 1, rank=last, size=size) in message
+            if rank != last:
+                assert kind == "RequestError"
+                assert message.startswith(f"rank {last} failed, and no rank has moved data in this call. Rank {last} ")
 
 
-@pytest.mark.parametrize("what", FAILURES)
-@sizes(2, 4)
-def test_a_failure_of_one_rank_is_told_to_all(world, what):
-    last = world.size - 1
-    mine = FAILURES[what].format(short=40 // world.size - 1, rank=last, size=world.size)
-    *others, own = world.run("disagreement", world.size, what)
-    assert mine in own[0][1]
-    for (kind, message), _ in others:
-        assert kind == "RequestError"
-        assert message.startswith(f"rank {last} failed, and no rank has moved data in this call. Rank {last} raised ")
-        assert mine in message
-    assert all(error < EXACT for _, error in (*others, own))
-
-
-@sizes(2, 4)
+@sizes(2)
 def test_ranks_that_reuse_masks_in_another_order_are_told(world):
     """They are known masks of equal shapes, so that no call fails by itself."""
     for told, error in world.run("known_masks_in_another_order", world.size):

@@ -5,7 +5,6 @@ import pytest
 from longca import masks, registry
 from longca.errors import UnsupportedError
 from longca.manifests import KernelManifest, Offer
-from longca_advice.nominal import imbalance, predicted_cost
 from longca_advice.placing import place
 from longca_cp import RING_P2P
 
@@ -100,27 +99,6 @@ def test_the_choice(pattern, column):
     assert choice(strategy, manifest, pattern, sizes) == CHOICES[pattern][column]
 
 
-@pytest.mark.parametrize("manifest", [LAYERED, INTERVALS], ids=lambda manifest: manifest.name)
-@pytest.mark.parametrize("pattern", FACTORS)
-def test_nothing_that_the_kernel_takes_is_predicted_to_be_quicker(pattern, manifest):
-    chosen = choice("ring_p2p", manifest, pattern, {"ring": RANKS})
-    costs = {}
-    for placement in RING_P2P.placements:
-        if placement not in (D, W) or "documents" in FACTORS[pattern]:
-            layout = registry().layout("ring_p2p", asked(pattern), {"ring": RANKS}, placement)
-            if registry().resolve(manifest, asked(pattern), layout):
-                costs[placement] = predicted_cost([manifest], asked(pattern), layout)
-    assert chosen == (min(costs, key=costs.get) if costs else None)
-
-
-def test_balanced_stretches_suit_kernels_of_few_forms():
-    """Chunks would have more pieces than a kernel of layers takes. Stretches of a causal mask are as a zigzag."""
-    problem, ring = asked("causal"), {"ring": RANKS}
-    layout = registry().layout("ring_p2p", problem, ring, "balanced")
-    assert registry().resolve(LAYERED, problem, layout)
-    assert imbalance(problem, layout) < 1.001
-
-
 def test_a_refusal_names_every_placement():
     windowed = kernel("windowed", {"form": "window"})
     with pytest.raises(UnsupportedError) as caught:
@@ -129,11 +107,6 @@ def test_a_refusal_names_every_placement():
     assert said.startswith("no placement of ring_p2p does for windowed. contiguous")
     assert all(placement in said for placement in RING_P2P.placements)
     assert "takes window" in said
-
-
-def test_heads_that_do_not_divide_are_refused_as_such():
-    with pytest.raises(UnsupportedError, match="do not divide among the 3 ranks of axis ulysses"):
-        place(registry(), "ulysses", INTERVALS, asked("causal"), {"ulysses": 3})
 
 
 def test_a_rank_alone_takes_the_first():

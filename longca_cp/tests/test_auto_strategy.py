@@ -41,23 +41,6 @@ def test_the_quickest_strategy_is_that_of_a_recommendation(pattern):
     assert lay_out(mask).strategy == longca.recommend(mask, **asked).best.strategy
 
 
-@pytest.mark.parametrize("strategy", ["ring_p2p", "ring_all_gather"])
-def test_the_quickest_placement_is_that_of_a_recommendation(strategy):
-    mask = masks.build("causal", 16384)
-    asked = {"heads": (64, 8), "device": H200, "ranks": 8, "kernels": ("sdpa",), "strategies": (strategy,)}
-    times = {choice.placement: choice.seconds.total for choice in longca.recommend(mask, **asked).choices}
-    about = {"strategy": strategy, "mesh": {"ring": 8}, "heads": (64, 8), "device": H200, "kernel": "sdpa"}
-    taken = longca.layout(mask, **about)
-    placement = next(name for name in times if longca.layout(mask, **about, placement=name) == taken)
-    assert times[placement] <= 1.01 * min(times.values()), "what looks slow by whole tiles is not weighed exactly"
-
-
-def test_of_placements_that_take_equally_long_it_is_the_first():
-    mask, about = masks.build("full", 16384), {"strategy": "ring_p2p", "mesh": {"ring": 8}, "kernel": "sdpa"}
-    about |= {"heads": (64, 8), "device": H200}
-    assert longca.layout(mask, **about) == longca.layout(mask, **about, placement="contiguous")
-
-
 def test_the_choice_is_said_once(caplog):
     caplog.set_level(logging.INFO, "longca")
     layout = lay_out()
@@ -67,15 +50,6 @@ def test_the_choice_is_said_once(caplog):
     assert record.getMessage().startswith(title)
     assert "for causal of 16384 tokens in training: predicted to take " in record.getMessage()
     assert record.levelname == "INFO"
-
-
-def test_a_prediction_that_extrapolates_is_a_warning(caplog):
-    lay_out(masks.build("full", 2**20), heads=(4, 4))  # fewer heads than ranks, so that ranks share the tokens
-    (record,) = caplog.records
-    assert record.levelname == "WARNING"
-    assert "The prediction extrapolates: 131072 tokens in tiles of 128; measured up to " in record.getMessage(), (
-        "a step's"
-    )
 
 
 def test_the_dims_of_a_mesh_say_which_strategies_there_are():
@@ -107,15 +81,6 @@ def test_a_gpu_without_evidence_goes_by_the_most_similar_one(gpu, capability, ca
     assert f"from evidence measured on NVIDIA H200, which has {capability} compute capability" in record.getMessage()
     known = lay_out(mask)
     assert (found.strategy, found.placement) == (known.strategy, known.placement)
-
-
-def test_masks_share_a_layout_by_the_evidence_of_the_most_similar_gpu(caplog):
-    caplog.set_level(logging.INFO, "longca")
-    weighed = [(masks.build("full", 65536), 2), (masks.build("causal", 65536), 1)]
-    lay_out(weighed, device=DEVICES["h100"])
-    (record,) = caplog.records
-    assert "the least predicted sum: sdpa takes " in record.getMessage()
-    assert "from evidence measured on NVIDIA H200, which has the same compute capability" in record.getMessage()
 
 
 def test_strategies_are_not_ranked_over_several_hosts(monkeypatch, caplog):

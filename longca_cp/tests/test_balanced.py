@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longca import masks
-from longca_cp.balanced import CHUNK, MIN_CHUNKS, TOLERANCE, WAITS, balanced, dealt, ring_time
+from longca_cp.balanced import MIN_CHUNKS, TOLERANCE, WAITS, balanced, dealt, ring_time
 from longca_cp.placement import place
 from longca_cp.rows import Rows, areas
 from longca_cp.windows import windows
@@ -17,13 +17,6 @@ def test_areas_of_chunks_are_those_of_their_rows(mask, data):
     inner = data.draw(st.lists(st.integers(0, mask.seqlen_q), max_size=6))
     bounds = np.array([0, *sorted(inner), mask.seqlen_q])
     rows = np.r_[0, np.cumsum(mask.dense().sum(axis=1))]
-    assert areas(mask, bounds).tolist() == np.diff(rows[bounds]).tolist()
-
-
-def test_areas_are_summed_over_heads():
-    mask = masks.build("uniform_block_sparse", 256, block=64, kept=0.5, heads=3, seed=0)
-    bounds = np.array([0, 10, 128, 256])
-    rows = np.r_[0, np.cumsum(mask.dense().sum(axis=(0, 2)))]
     assert areas(mask, bounds).tolist() == np.diff(rows[bounds]).tolist()
 
 
@@ -77,15 +70,6 @@ def test_the_time_of_a_ring_is_that_of_its_steps():
     assert ring_time(rows_of(late), place("contiguous", late, 3)) == 2
 
 
-def test_few_large_blocks_stay_together():
-    mask = masks.sample("block_causal_document", 131072, seed=0)
-    few, chunks = balanced(rows_of(mask), 2), dealt(rows_of(mask), 2)
-    assert max(map(len, few)) <= 2
-    assert max(map(len, chunks)) > 60
-    loads = [mask.cut(part, [(0, 131072)]).area for part in few]
-    assert max(loads) <= 1.005 * np.mean(loads)
-
-
 @pytest.mark.parametrize("parts", [2, 3, 4, 7, 8])
 @pytest.mark.parametrize(
     ("pattern", "factors"),
@@ -104,17 +88,3 @@ def test_areas_are_balanced(pattern, factors, parts):
     loads = [mask.cut(part, [(0, 32768)]).area for part in balanced(rows_of(mask), parts)]
     tile = areas(mask, np.arange(0, 32769, 128)).max()
     assert max(loads) <= max((1 + TOLERANCE) * np.mean(loads), np.mean(loads) + tile)
-
-
-def test_chunks_are_of_whole_tiles_where_tokens_allow_it():
-    mask = masks.build("causal", 65536)
-    for part in dealt(rows_of(mask), 4):
-        assert {bound % CHUNK for pair in part for bound in pair} == {0}
-
-
-def test_the_largest_chunks_go_to_different_parts():
-    mask = masks.build("causal_document", 64, documents=[16, 48])
-    first, second = dealt(rows_of(mask), 2)
-    last = [(60, 64), (56, 60)]
-    owners = [next(i for i, part in enumerate((first, second)) if set(range(*c)) <= set(positions(part))) for c in last]
-    assert sorted(owners) == [0, 1]

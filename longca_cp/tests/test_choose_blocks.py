@@ -14,13 +14,13 @@ CHOICES = {
 }
 
 
-@pytest.mark.parametrize("choice", CHOICES)
-@meshes(2, 4)
-def test_ranks_choose_what_one_process_chooses(world, strategy, mesh, choice):
-    found = world.run("chosen", strategy, tuple(mesh.items()), CHOICES[choice])
-    assert len({digest for digest, _, _ in found}) == 1
-    assert all(digest == alone for digest, alone, _ in found)
-    assert max(error for _, _, error in found) < 1e-5
+@meshes(4)
+def test_ranks_choose_what_one_process_chooses(world, strategy, mesh):
+    for choice in CHOICES.values():
+        found = world.run("chosen", strategy, tuple(mesh.items()), choice)
+        assert len({digest for digest, _, _ in found}) == 1
+        assert all(digest == alone for digest, alone, _ in found)
+        assert max(error for _, _, error in found) < 1e-5
 
 
 @pytest.mark.parametrize("strategy", ["usp", "loongtrain"])

@@ -19,7 +19,6 @@ from longca.errors import UnsupportedError
 from longca_cp.transports import links
 from longca_cp.transports.copy_engine import CopyEngineLink
 from longca_cp.transports.counters import Slots
-from longca_cp.transports.cuda_driver import _Copy2D
 from longca_cp.transports.links import _Facts
 from longca_cp.transports.strided import strided_copies
 
@@ -29,10 +28,10 @@ from .test_strategies import sizes as worlds_of
 KILLED = Path(__file__).parent / "killed_rank.py"
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-@worlds_of(2, 4)
-def test_windows_hold_what_was_pushed_in_any_order(world, seed):
-    assert all(world.run("pushes", world.size, seed))
+@worlds_of(4)
+def test_windows_hold_what_was_pushed_in_any_order(world):
+    for seed in range(3):
+        assert all(world.run("pushes", world.size, seed))
 
 
 @worlds_of(2)
@@ -59,7 +58,7 @@ def test_slots_are_alike_on_all_ranks_and_free_again_when_nobody_has_them(world)
         assert refusal == ("LongCAError", "a plan asks for 1 slots, and 0 of 4096 are free")
 
 
-@worlds_of(2, 4)
+@worlds_of(4)
 def test_ranks_tell_each_other_numbers(world):
     assert world.run("numbers_of_ranks", world.size) == [[]] * world.size
 
@@ -92,12 +91,9 @@ def refusal(lack):
     [
         (USP, {}, "ee", None),
         (USP, {0: HOSTS}, "ce", None),
-        (USP, {1: HOSTS}, "ec", None),
         (USP, {0: NO_ACCESS}, "ce", NO_ACCESS),
-        (USP, {0: HOSTS, 1: NO_ACCESS}, "cc", HOSTS),
         (USP, {0: HOSTS, 1: HOSTS}, "cc", HOSTS),
         (LOONGTRAIN, {0: HOSTS}, "cce", None),
-        ((("ring", 4), ("ulysses", 1)), {}, "cc", None),
         ((("ring", 4), ("ulysses", 1)), {0: HOSTS}, "cc", HOSTS),
     ],
     ids=str,
@@ -123,27 +119,20 @@ def test_each_axis_has_its_own_transport_and_the_reason_for_collectives_is_logge
         assert refused or log == list(of.values())
 
 
-@pytest.mark.parametrize("kind", ["causal", "full"])
-@pytest.mark.parametrize(
-    ("strategy", "sizes", "lacks", "moved"),
-    [
+@worlds_of(4)
+def test_axes_of_two_transports_give_what_one_device_gives(world):
+    double = (("outer", 2), ("inner", 2), ("heads", 1))
+    for strategy, sizes, lacks, moved in (
         ("usp", USP, {0: HOSTS}, ["collectives", "copy_engine"]),
         ("usp", USP, {1: HOSTS}, ["copy_engine", "collectives"]),
         ("loongtrain", LOONGTRAIN, {0: HOSTS}, ["collectives", "collectives", "copy_engine"]),
-        ("loongtrain", LOONGTRAIN, {2: HOSTS}, ["copy_engine", "collectives", "collectives"]),
-        ("loongtrain", (("outer", 2), ("inner", 2), ("heads", 1)), {0: HOSTS},
-         ["collectives", "copy_engine", "collectives"]),
-        ("loongtrain", (("outer", 2), ("inner", 2), ("heads", 1)), {1: HOSTS},
-         ["copy_engine", "collectives", "collectives"]),
-    ],
-    ids=str,
-)  # fmt: skip
-@worlds_of(4)
-def test_axes_of_two_transports_give_what_one_device_gives(world, strategy, sizes, lacks, moved, kind):
-    about = world.size, strategy, sizes, lacks, kind, "zigzag"
-    for transports, error in world.run("results_where_an_axis_lacks_a_link", *about):
-        assert transports == moved
-        assert error <= EXACT
+        ("loongtrain", double, {0: HOSTS}, ["collectives", "copy_engine", "collectives"]),
+        ("loongtrain", double, {1: HOSTS}, ["copy_engine", "collectives", "collectives"]),
+    ):
+        about = world.size, strategy, sizes, lacks, "causal", "zigzag"
+        for transports, error in world.run("results_where_an_axis_lacks_a_link", *about):
+            assert transports == moved
+            assert error <= EXACT
 
 
 @worlds_of(2)
@@ -151,9 +140,6 @@ def test_a_trial_that_fails_on_one_rank_refuses_the_link_on_all(world):
     for kind, text in world.run("failed_trials", 2):
         assert kind == "UnsupportedError"
         assert "a trial of the copy engine failed. rank 1 says: other bytes came" in text
-
-
-HERE = _Facts("boot", device="a", visible=(("a", True), ("b", True), ("c", False)))
 
 
 @pytest.mark.parametrize(
@@ -175,26 +161,7 @@ def test_ranks_on_two_hosts_are_told_before_whatever_else_they_lack(hosts, devic
         assert links.lack_of(mock.Mock(), torch.device("cpu")) == lack
 
 
-@pytest.mark.parametrize(
-    ("peer", "says"),
-    [
-        (_Facts("another boot", device="b"), "ranks 3 and 5 are on two hosts"),
-        (_Facts("boot", device="a"), "ranks 3 and 5 share one GPU"),
-        (_Facts("boot", device="c"), "the GPU of rank 3 has no peer access to that of rank 5"),
-        (_Facts("boot", device="d"), "CUDA_VISIBLE_DEVICES of rank 3 hides the GPU of rank 5"),
-        (_Facts("boot", device="b"), ""),
-    ],
-)
-def test_what_two_ranks_lack(peer, says):
-    assert HERE.lacks(peer).format(mine=3, theirs=5) == says
-
-
-def test_pytorchs_variable_lets_ranks_share_a_gpu(monkeypatch):
-    monkeypatch.setenv("TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES", "1")
-    assert HERE.lacks(_Facts("boot", device="a")) == ""
-
-
-@worlds_of(2, 4)
+@worlds_of(2)
 def test_a_window_that_does_not_fit_is_refused_on_all_ranks(world):
     for refusal, left, error in world.run("windows_that_do_not_fit", world.size):
         assert refusal[0] == "WindowMemoryError"
@@ -215,14 +182,11 @@ def test_nothing_is_left_when_plans_and_strategies_are_gone(world):
     assert [name for name in sorted(os.listdir("/dev/shm")) if name not in before and "longca" in name] == []
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("strategy", "sizes"),
     [
         ("loongtrain", [("outer", 2), ("inner", 1), ("heads", 2)]),
-        ("ulysses", [("ulysses", 2)]),
-        ("ring_all_gather", [("ring", 3)]),
-        ("usp", [("ulysses", 2), ("ring", 2)]),
+        pytest.param("ring_all_gather", [("ring", 3)], marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_rank_killed_in_the_middle_of_a_push_is_named_by_all_others(strategy, sizes):
@@ -302,11 +266,9 @@ def test_multicast_is_off_while_memory_is_mapped_and_then_as_before(monkeypatch,
         ((6, 4, 32), lambda x: x, 1),
         ((6, 4, 32), lambda x: x[2:5], 1),
         ((6, 8, 32), lambda x: x[:, 2:4], 1),
-        ((6, 8, 32), lambda x: x[:, ::2], 1),
         ((6, 8, 32), lambda x: x[:, 1:7:2], 6),
         ((2, 6, 8, 32), lambda x: x[:, 1:3, 2:4], 2),
         ((3, 64), lambda x: x[:, :40].T[..., None], 1),
-        ((1, 1), lambda x: x, 1),
         ((5,), lambda x: x[::3], None),
         ((6, 1, 32), lambda x: x.expand(6, 4, 32), None),
         ((200, 8, 32), lambda x: x[:, 1:7:2], None),
@@ -330,24 +292,9 @@ def test_strided_copies_copy_just_the_rows(shape, of, count):
         assert torch.equal(buffer, wanted)
 
 
-def test_a_contiguous_source_and_a_strided_target():
-    buffer, source = torch.zeros(10, 8, 32), torch.randn(10, 2, 32)
-    (copy,) = strided_copies(buffer[:, 2:4], source)
-    assert (copy.width, copy.height) == (2 * 32 * 4, 10)
-    assert (copy.into_pitch, copy.source_pitch) == (8 * 32 * 4, 2 * 32 * 4)
-
-
 def test_a_log_sum_exp_goes_by_heads():
     lse, buffer = torch.randn(8, 64), torch.zeros(2, 96)
     source, into = lse.T[..., None][:, 2:4], buffer.T[..., None][20:84]
     (copy,) = strided_copies(into, source)
     assert (copy.width, copy.height) == (64 * 4, 2)
     assert (copy.into_pitch, copy.source_pitch) == (96 * 4, 64 * 4)
-
-
-def test_the_drivers_struct_of_a_strided_copy():
-    offsets = {name: getattr(_Copy2D, name).offset for name, _ in _Copy2D._fields_}
-    assert ctypes.sizeof(_Copy2D) == 128
-    assert [offsets[name] for name in ("source_memory", "source_device", "source_pitch")] == [16, 32, 48]
-    assert [offsets[name] for name in ("into_memory", "into_device", "into_pitch")] == [72, 88, 104]
-    assert (offsets["width"], offsets["height"]) == (112, 120)

@@ -19,7 +19,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from longca import masks, registry
-from longca.errors import UnknownNameError
 from longca.manifests import Device, Problem, Transport
 from longca.parallel.merge import Accumulator, Sum
 from longca.parallel.pushes import window_bytes
@@ -37,14 +36,11 @@ LSES = 5
 #: How much less than the most a call may take.
 CLOSE = 0.85
 MESHES = [
-    *(("ulysses", {"ulysses": n}) for n in (1, 2, 4, 8)),
-    *(("ring_p2p", {"ring": n}) for n in (1, 2, 3, 4)),
+    *(("ulysses", {"ulysses": n}) for n in (1, 4, 8)),
+    *(("ring_p2p", {"ring": n}) for n in (1, 2, 4)),
     *(("ring_all_gather", {"ring": n}) for n in (2, 4)),
-    *(("usp", {"ring": r, "ulysses": u}) for r, u in ((1, 2), (2, 1), (2, 2), (4, 2), (2, 4))),
-    *(
-        ("loongtrain", {"outer": o, "inner": i, "heads": h})
-        for o, i, h in ((1, 1, 1), (1, 2, 2), (2, 1, 2), (2, 2, 1), (2, 2, 2), (3, 1, 2), (4, 1, 1))
-    ),
+    *(("usp", {"ring": r, "ulysses": u}) for r, u in ((1, 2), (2, 2), (2, 4))),
+    *(("loongtrain", {"outer": o, "inner": i, "heads": h}) for o, i, h in ((1, 2, 2), (2, 1, 2), (2, 2, 1), (3, 1, 2))),
 ]
 
 
@@ -210,7 +206,7 @@ def allocated(strategy, axis_sizes, problem, links=no_links):
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize(("heads", "dtype"), [((8, 8), "bfloat16"), ((16, 4), "bfloat16"), ((8, 2), "float32")])
+@pytest.mark.parametrize(("heads", "dtype"), [((16, 4), "bfloat16"), ((8, 2), "float32")])
 @pytest.mark.parametrize(("strategy", "axis_sizes"), MESHES, ids=str)
 def test_a_call_takes_what_the_formula_says_and_no_more(strategy, axis_sizes, heads, dtype, direction):
     problem = problem_of(heads, dtype, direction)
@@ -224,7 +220,7 @@ def test_a_call_takes_what_the_formula_says_and_no_more(strategy, axis_sizes, he
 
 @in_chunks
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize(("heads", "dtype"), [((8, 8), "bfloat16"), ((16, 4), "bfloat16"), ((8, 2), "float32")])
+@pytest.mark.parametrize(("heads", "dtype"), [((16, 4), "bfloat16"), ((8, 2), "float32")])
 @pytest.mark.parametrize(("strategy", "axis_sizes"), MESHES, ids=str)
 def test_windows_count_where_calls_push(strategy, axis_sizes, heads, dtype, direction):
     problem = problem_of(heads, dtype, direction)
@@ -238,18 +234,14 @@ def test_windows_count_where_calls_push(strategy, axis_sizes, heads, dtype, dire
 
 @in_chunks
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize("heads", [(8, 8), (16, 4)])
+@pytest.mark.parametrize("heads", [(16, 4)])
 @pytest.mark.parametrize(
     ("strategy", "axis_sizes", "pushes"),
     [
         (strategy, axis_sizes, pushes)
         for strategy, axis_sizes in (
-            ("usp", {"ring": 2, "ulysses": 2}),
             ("usp", {"ring": 4, "ulysses": 2}),
-            ("usp", {"ring": 2, "ulysses": 4}),
-            ("loongtrain", {"outer": 2, "inner": 2, "heads": 2}),
             ("loongtrain", {"outer": 3, "inner": 2, "heads": 2}),
-            ("loongtrain", {"outer": 2, "inner": 3, "heads": 1}),
         )
         for count in range(1, len(axis_sizes))
         for pushes in combinations([axis for axis, size in axis_sizes.items() if size > 1], count)
@@ -274,20 +266,6 @@ def test_the_formula_has_room_for_parts_of_whole_blocks(strategy, axis_sizes, di
     assert peak <= peak_bytes(strategy, problem, axis_sizes) + LSES * lse
 
 
-def test_a_ring_takes_no_more_on_more_ranks_where_each_has_as_many_tokens():
-    whole = problem_of(direction="backward")
-    quarter = replace(whole, mask=masks.build("full", SEQLEN // 4))
-    assert peak_bytes("ring_p2p", whole, {"ring": 16}) == peak_bytes("ring_p2p", quarter, {"ring": 4})
-    assert peak_bytes("ring_all_gather", whole, {"ring": 16}) > peak_bytes("ring_all_gather", quarter, {"ring": 4})
-
-
-def test_of_a_strategy_of_another_distribution_nothing_is_known():
-    with pytest.raises(UnknownNameError, match="elsewhere"):
-        peak_bytes("elsewhere", problem_of(), {"ring": 2})
-    with pytest.raises(UnknownNameError, match="elsewhere"):
-        kept_bytes("elsewhere", problem_of(), {"ring": 2})
-
-
 @pytest.mark.parametrize("nccl", [False, True])
 @pytest.mark.parametrize(("strategy", "axis_sizes"), MESHES, ids=str)
 def test_manifests_name_the_formulas(strategy, axis_sizes, nccl):
@@ -310,12 +288,3 @@ def test_a_rank_takes_its_tensors_and_what_the_strategy_allocates():
     assert found.parts["gradients"] + found.parts["strategy"] == peak_bytes("ring_p2p", backward, {"ring": 2}, True)
     assert found.parts["gradients"] == gradients
     assert "kept" not in found.parts
-
-
-def test_a_strategy_that_does_not_say_is_unknown(monkeypatch):
-    strategies = registry()
-    silent = strategies.strategy("usp").model_copy(update={"memory": None})
-    monkeypatch.setitem(strategies.strategies, "usp", silent)
-    sizes = {"ring": 2, "ulysses": 2}
-    found = rank_bytes(strategies, problem_of((16, 4)), "sdpa", strategy="usp", axis_sizes=sizes)
-    assert found.unknown == ("memory of usp",)

@@ -28,12 +28,6 @@ def test_parts_hold_every_token_once_and_equally_many(mask, kind, parts):
     assert place(kind, mask, parts) == placed
 
 
-@pytest.mark.parametrize("kind", sorted(Placement))
-def test_one_part_holds_everything(kind):
-    mask = masks.build("causal_document", 10, documents=[4, 6])
-    assert place(kind, mask, 1) == (((0, 10),),)
-
-
 @pytest.mark.parametrize("kind", ["contiguous", "zigzag", "balanced"])
 def test_fewer_tokens_than_parts(kind):
     placed = place(kind, masks.build("causal", 2), 5)
@@ -69,19 +63,6 @@ def test_zigzag_shares_a_causal_mask_out_exactly(parts):
     assert len(areas) == 1
 
 
-def test_zigzag_shares_causal_documents_out_within_a_row_of_each():
-    lengths = [3000, 1, 517, 1200, 2024]
-    mask = masks.build("causal_document", sum(lengths), documents=lengths)
-    areas = [mask.cut(part, [(0, mask.seqlen_k)]).area for part in place("zigzag_document", mask, 4)]
-    assert max(areas) - min(areas) <= 2 * sum(lengths)
-    assert max(areas) / np.mean(areas) < 1.005
-
-
-def test_documents_are_needed_for_zigzag_within_them():
-    with pytest.raises(UnsupportedError, match="no documents to place tokens within"):
-        place("zigzag_document", masks.build("causal", 16), 2)
-
-
 def test_what_is_no_placement():
     mask = masks.build("causal", 16)
     with pytest.raises(UnknownNameError, match=r"unknown placement 'zig_zag'\. Did you mean zigzag"):
@@ -96,12 +77,6 @@ def test_what_is_no_placement():
 def plain(mask):
     """The mask without the name of its pattern and its factors."""
     return masks.SliceMask(mask.slices, mask.seqlen_q, mask.seqlen_k)
-
-
-def test_factors_say_it_where_there_are_any():
-    assert document_lengths(static_mask("shared_question")).tolist() == [9, 12, 1, 13]
-    alone = masks.build("causal_document", 8, documents=[8])
-    assert document_lengths(alone).tolist() == [8]
 
 
 @given(drawn_lengths())
@@ -138,13 +113,3 @@ def test_tokens_that_nobody_sees_are_documents_too():
 def test_masks_of_one_piece_have_none(pattern):
     with pytest.raises(UnsupportedError, match=rf"{pattern} of 35 tokens has no documents .*contiguous, zigzag or"):
         document_lengths(static_mask(pattern))
-
-
-def test_a_mask_that_shows_nothing_has_none():
-    with pytest.raises(UnsupportedError):
-        document_lengths(masks.SliceMask([], 4, 4))
-
-
-def test_blocks_are_no_documents():
-    with pytest.raises(UnsupportedError):
-        document_lengths(masks.BlockSparseMask([[1, 0], [0, 1]], [0, 4, 8], [0, 4, 8]))

@@ -16,21 +16,19 @@ OF_SEVERAL_AXES = [
 
 
 @pytest.mark.parametrize("strategy", ["ulysses", "ring_p2p", "ring_all_gather"])
-@pytest.mark.parametrize("placement", ["contiguous", "auto"])
 @sizes(2)
-def test_a_call_finds_the_plan_that_the_side_thread_made(world, strategy, placement):
-    for found in world.run("prefetched", 2, strategy, placement, "collectives"):
+def test_a_call_finds_the_plan_that_the_side_thread_made(world, strategy):
+    for found in world.run("prefetched", 2, strategy, "auto", "collectives"):
         plans, errors, done = zip(*found, strict=True)
         assert set(plans) == {0}
         assert max(errors) <= EXACT
         assert all(done)
 
 
-@pytest.mark.parametrize("transport", ["auto", "copy_engine"])
 @pytest.mark.parametrize("strategy", ["ulysses", "ring_p2p", "ring_all_gather"])
 @sizes(2)
-def test_pushes_are_planned_ahead_too(world, strategy, transport):
-    for found in world.run("prefetched", 2, strategy, "contiguous", transport):
+def test_pushes_are_planned_ahead_too(world, strategy):
+    for found in world.run("prefetched", 2, strategy, "contiguous", "copy_engine"):
         assert {plans for plans, _, _ in found} == {0}
         assert max(error for _, error, _ in found) <= EXACT
 

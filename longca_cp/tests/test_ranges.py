@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longca_cp.placement import place
-from longca_cp.ranges import even_bounds, keys_seen, split, union
+from longca_cp.ranges import keys_seen, split, union
 
 from .cases import positions, square_masks
 
@@ -33,12 +33,6 @@ def test_pieces_follow_one_another_and_differ_by_a_token(ranges, parts):
     assert lengths == sorted(lengths, reverse=True)
     assert max(lengths) - min(lengths) <= 1
     assert all(start < stop for piece in pieces for start, stop in piece)
-
-
-def test_even_bounds():
-    assert even_bounds(10, 4) == [0, 3, 6, 8, 10]
-    assert even_bounds(2, 3) == [0, 1, 2, 2]
-    assert even_bounds(0, 2) == [0, 0, 0]
 
 
 @given(square_masks(), st.integers(1, 4))

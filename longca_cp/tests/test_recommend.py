@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-import json
 import subprocess
 import sys
 
@@ -10,13 +9,6 @@ import pytest
 
 import longca
 from longca import masks
-from longca.errors import RequestError
-from longca_advice.asked import Asked
-from longca_advice.devices import DEVICES
-from longca_advice.sharing import quickest
-from longca_advice.sources import sources
-from longca_advice.strategies import ways_of
-from longca_advice.ways import Way
 
 CAUSAL = masks.build("causal", 16384)
 RINGS = {"ring_p2p", "ring_all_gather"}
@@ -60,23 +52,6 @@ def test_each_of_the_five_is_ranked_on_a_host():
         assert {choice.strategy for choice in alone.choices} == {name}
 
 
-MASKS = ("full", "causal", "full_document", "causal_document", "shared_question", "global_sliding_window")
-DOCUMENTS = ("causal_blockwise", "block_causal_document", "prefix_lm_document", "prefix_lm_causal")
-
-
-@pytest.mark.parametrize("pattern", [*MASKS, *DOCUMENTS])
-def test_a_measured_strategy_comes_first_on_masks_where_others_are_about_as_fast(pattern):
-    mask = masks.sample(pattern, 131072, lengths="mix", seed=0)
-    found = longca.recommend(mask, heads=(64, 8), device="h200", ranks=2)
-    assert "of this mask with this strategy, mesh and placement" in found.best.proof.notes[-1]
-    problem = longca.Problem(mask=mask, heads_q=64, heads_kv=8, device=DEVICES["h200"])
-    kernels, known = tuple(longca.registry().kernels), sources()
-    asked = Asked(problem, True, longca.registry(), known.costs, None, kernels)
-    ways = ways_of(asked, 2, known.links("NVIDIA H200", 2), tuple(longca.registry().strategies))
-    taken = quickest(asked, [way for way in ways if isinstance(way, Way)])[0]
-    assert (taken.kernel, taken.way.strategy) == (found.best.kernel, found.best.strategy), "auto takes it too"
-
-
 @pytest.mark.parametrize("ranks", [2, 8])
 def test_a_gpu_without_evidence_is_ranked_by_the_nearest_one(ranks):
     here, there = (ask(device=name, ranks=ranks) for name in ("h100", "h200"))
@@ -85,11 +60,6 @@ def test_a_gpu_without_evidence_is_ranked_by_the_nearest_one(ranks):
     (note,) = (note for note in here.notes if "evidence" in note)
     assert "no evidence on NVIDIA H100 80GB HBM3. The times are from evidence measured on NVIDIA H200" in note
     assert all("--network" in one.why for one in ask(device="h100", ranks=16).unmeasured)
-
-
-def test_a_strategy_for_one_device_is_refused():
-    with pytest.raises(RequestError, match=r"^ring_p2p: a strategy is for two or more devices"):
-        ask(strategies=("ring_p2p",))
 
 
 @pytest.mark.parametrize("ranks", [8, 16])  # every pair cut, and pairs by the whole mask
@@ -102,15 +72,6 @@ def test_each_strategy_is_ranked_for_block_sparse_masks(ranks):
         assert set(found.choices[0].mesh.split(",")) <= {f"{axis}={n}" for axis in manifest.axes for n in range(1, 17)}
 
 
-def test_a_prime_number_of_devices_has_rings_alone():
-    found = ask(ranks=7, heads=(28, 4))
-    assert {choice.strategy for choice in found.choices} == RINGS
-    assert {choice.mesh for choice in found.choices} == {"ring=7"}
-    assert "divides the 4 KV heads" in reasons(found, "ulysses")
-    for name, axes in (("usp", "ring × ulysses"), ("loongtrain", "outer × inner × heads")):
-        assert reasons(found, name) == f"7 devices cannot be split into {axes}, 2 or more along each"
-
-
 def test_heads_that_divide_for_none_leave_rings():
     found = ask(ranks=8, heads=(3, 3))
     assert {choice.strategy for choice in found.choices} == RINGS
@@ -118,14 +79,6 @@ def test_heads_that_divide_for_none_leave_rings():
     assert "3 query heads do not divide among the 8 ranks of axis ulysses. Give it a size of 1, 3" in said
     named = [one.strategy for one in found.refused if "do not divide among the 4 ranks" in one.reasons[0]]
     assert named == ["usp on 1 of 2 meshes placed contiguous, zigzag, balanced"]
-
-
-def test_heads_that_divide_for_some_meshes_leave_the_strategy_a_choice():
-    mask = masks.sample("causal_document", 16384)
-    found = ask(mask, ranks=8, heads=(2, 2), strategies=("usp",))
-    assert {choice.mesh for choice in found.choices} == {"ring=4,ulysses=2"}
-    assert "among the 4 ranks of axis ulysses" in reasons(found, "usp on 1 of 2 meshes")
-    assert not reasons(found, "usp")
 
 
 @pytest.mark.parametrize("strategy", ["ring_p2p", "ring_all_gather", "usp"])
@@ -165,20 +118,6 @@ def test_several_hosts_with_a_network_are_ranked_and_their_links_unverified(rank
     assert any("waits" in note and "for links between hosts of 0 GB/s" in note for note in slower.notes)
 
 
-def test_one_host_has_no_links_to_others():
-    assert not any("unverified" in note for note in ask(ranks=8, network="400Gb", strategies=("usp",)).notes)
-
-
-def test_memory_that_takes_the_tensors_alone_fits_no_choice():
-    found = ask(masks.build("causal", 65536), ranks=8, memory="1500MB")
-    assert found.choices
-    assert {choice.fits for choice in found.choices} == {False}
-    assert found.best is None
-    text = run("recommend", "causal", "--seqlen", "65536", *ASK[4:], "--gpus", "8", "--memory", "1500MB")
-    assert text.startswith("No choice fits 8 × NVIDIA H200")
-    assert "longca.attention(" not in text
-
-
 def test_memory_below_the_tensors_says_how_many_devices_would_do():
     found = ask(masks.build("causal", 65536), ranks=8, memory="1200MB")
     assert (found.choices, found.best) == ((), None)
@@ -193,16 +132,6 @@ def test_more_devices_than_were_measured_are_outside_the_evidence():
         said = f"{ranks} devices; measured up to 4"
         assert all((said in choice.proof.outside) == outside for choice in found.choices)
     assert "Outside the evidence: 8 devices; measured up to 4." in run(*ASK, "--gpus", "8", "--strategy", "ulysses")
-
-
-def test_the_json_of_a_choice_says_all_that_a_call_takes():
-    found = json.loads(run(*ASK, "--gpus", "4", "--strategy", "usp", "--json"))
-    assert found["ranks"] == 4
-    for choice in found["choices"]:
-        assert (choice["strategy"], choice["mesh"]) == ("usp", "ring=2,ulysses=2")
-        assert choice["placement"] in ("contiguous", "zigzag", "balanced")
-        assert 'init_device_mesh("cuda", (2, 2), mesh_dim_names=("ring", "ulysses"))' in choice["call"]
-        assert f"placement={choice['placement']!r}" in choice["call"]
 
 
 @pytest.mark.parametrize("several", [4, 8], indirect=True)
@@ -220,13 +149,6 @@ def test_the_lines_to_paste_are_of_the_signature(several):
             "mesh": "mesh",
             "placement": repr(choice.placement),
         }
-
-
-def test_why_says_where_a_strategy_stands():
-    text = run(*ASK, "--gpus", "4", "--why", "ring_p2p")
-    assert "fa3 with ring_p2p (ring=4, " in text
-    assert "ring_p2p placed zigzag_document, whole_documents: " in text
-    assert "ring_all_gather placed" not in text
 
 
 def test_no_torch_is_imported():

@@ -24,24 +24,18 @@ from longca_cp.overlap import is_beside
 RECORDS = Path(__file__).parents[2] / "results" / "h200" / "distributed"
 SEQLEN = 384
 WORLDS = [
-    ("ulysses", {"ulysses": 1}),
     ("ulysses", {"ulysses": 2}),
     ("ulysses", {"ulysses": 8}),
-    ("ring_p2p", {"ring": 1}),
     ("ring_p2p", {"ring": 4}),
     ("ring_all_gather", {"ring": 3}),
     ("usp", {"ring": 2, "ulysses": 2}),
-    ("usp", {"ring": 1, "ulysses": 4}),
-    ("loongtrain", {"outer": 1, "inner": 2, "heads": 2}),
     ("loongtrain", {"outer": 2, "inner": 2, "heads": 1}),
     ("loongtrain", {"outer": 3, "inner": 1, "heads": 2}),
 ]
 MASKS = [
     ("full", {}, "contiguous"),
     ("causal", {}, "zigzag"),
-    ("causal", {}, "contiguous"),
     ("causal_sliding_window", {"window": 64}, "zigzag"),
-    ("uniform_block_sparse", {"block": 80, "kept": 0.2, "heads": 4}, "contiguous"),
     ("uniform_block_sparse", {"block": 16, "kept": 1.0, "heads": 4}, "zigzag"),
 ]
 
@@ -94,7 +88,7 @@ def collectives(strategy, axis_sizes, problem, layout, rank, nccl):
         return backward.collectives
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("nccl", [False, True])
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize(("pattern", "factors", "placement"), MASKS, ids=str)
@@ -119,20 +113,6 @@ def test_moves_are_the_collectives_of_the_rank_that_has_most(
         assert sorted(move.bytes for move in mine) == sorted(map(max, zip(*sizes, strict=True)))
         most = sorted(map(max, zip(*sent, strict=True)))
         assert all(said >= seen for said, seen in zip(sorted(move.sent for move in mine), most, strict=True))
-
-
-@pytest.mark.parametrize(("strategy", "axis_sizes"), WORLDS, ids=str)
-@pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_every_step_is_computed_once(strategy, axis_sizes, direction):
-    mask = masks.build("causal", SEQLEN)
-    fields = {"heads_q": 16, "heads_kv": 4, "head_dim": 16, "direction": direction}
-    problem = Problem(mask=mask, device=Device("cpu"), **fields)
-    layout = registry().layout(strategy, problem, axis_sizes, "contiguous")
-    shares = Counter()
-    for phase in schedule_of(strategy, problem, layout, True):
-        if phase.step is not None:
-            shares[phase.step] += phase.share
-    assert shares == dict.fromkeys(range(len(layout.steps[0])), 1)
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -231,9 +211,7 @@ def test_moves_are_those_of_records():
         ("loongtrain", {"outer": 1, "inner": 2, "heads": 1}, True, {"inner"}),
         ("ring_p2p", {"ring": 2}, False, set()),
         ("ring_p2p", {"ring": 4}, True, set()),
-        ("usp", {"ring": 2, "ulysses": 2}, True, {"ring", "ulysses"}),
         ("usp", {"ring": 3, "ulysses": 2}, True, {"ulysses"}),
-        ("usp", {"ring": 2, "ulysses": 4}, True, {"ring"}),
         ("loongtrain", {"outer": 2, "inner": 4, "heads": 2}, True, {"outer", "heads"}),
     ],
 )

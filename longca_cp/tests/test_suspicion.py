@@ -43,15 +43,6 @@ def test_what_comes_late_is_no_longer_suspected():
     assert (suspicion.rank, told.said) == (None, [0, None, 2, None])
 
 
-def test_links_that_are_gone_are_told_nothing():
-    suspicion, told = Suspicion(), Told()
-    suspicion.tell(told)
-    del told
-    gc.collect()
-    suspicion.suspect(suspicion.wait(), 1)
-    assert suspicion.rank == 1
-
-
 def test_a_failed_link_keeps_its_suspicion_through_later_calls_until_it_is_gone():
     suspicion, told = Suspicion(), Told()
     suspicion.tell(told)

@@ -221,7 +221,7 @@ def _in_parallel(
         problem = problem_of(q, k, mask, settings, training)
     except LongCAError as error:
         if mesh is not None and hasattr(mesh, "get_coordinate") and mesh.get_coordinate() is not None:
-            Ranks.of(mesh).tell(error)  # others may be waiting to compare this call
+            Ranks.of(mesh).share(error)  # others may be waiting to compare this call
         raise
     with on_device_of(q), in_given_dtypes(q):
         call = ParallelCall(problem, strategy, mesh, settings.kernel, placement, transport)

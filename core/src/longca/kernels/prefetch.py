@@ -93,12 +93,11 @@ def prefetch(
         if weighed:
             raise RequestError("several masks share a placement under a strategy; give strategy= and mesh=")
         return plan_ahead(first, q, k, settings, training)
-    from longca.parallel.ahead import place_ahead
-    from longca.parallel.ahead import plan_ahead as plan_parallel_ahead
+    from longca.parallel.attention import prefetch_parallel, prefetch_placement
     from longca.parallel.ready import ParallelCall
 
     call = ParallelCall(problem_of(q, k, first, settings, training), strategy, mesh, kernel, placement, transport)
-    return place_ahead(q, weighed, call) if weighed else plan_parallel_ahead(q, call)
+    return prefetch_placement(q, weighed, call) if weighed else prefetch_parallel(q, call)
 
 
 def _stand_ins(
