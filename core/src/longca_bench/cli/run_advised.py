@@ -80,17 +80,15 @@ def _earlier(
 ) -> list[Outcome] | None:
     """The predictions of the resumed run, or None if it has none."""
     from longca.errors import RequestError
-    from longca_advice.record_lines import parse_json, read_beside
     from longca_bench.measuring.advised import problems, with_cases
     from longca_bench.measuring.outcome import Outcome
 
     file = _file(wanted.out) if wanted.out is not None and wanted.resume else None
-    content = None if file is None else read_beside(file)
-    if content is None:
+    if file is None or not file.exists():
         return None
     try:
-        said = [Outcome.model_validate(one) for one in parse_json(content)]
-    except (ValueError, TypeError) as error:
+        said = [Outcome.model_validate(one) for one in json.loads(file.read_bytes())]
+    except (ValueError, TypeError, OSError) as error:
         raise RequestError(f"cannot resume: {file}: {error}. Start another run with --out") from None
     asked = list(problems(suite))
     same = len(said) == len(asked) and all(one.asked == wanted.recommended for one in said)
@@ -113,11 +111,10 @@ def write_outcomes(folder: Path, outcomes: Sequence[Outcome]) -> None:
         RecordError: The file could not be written.
     """
     from longca.errors import RecordError
-    from longca.regular_files import write_whole
 
     text = json.dumps([outcome.as_json() for outcome in outcomes], indent=2) + "\n"
     try:
-        write_whole(_file(folder), text.encode())
+        _file(folder).write_text(text, "utf-8")
     except OSError as error:
         raise RecordError(f"cannot write to {_file(folder)}: {error.strerror}. Make room there") from None
 

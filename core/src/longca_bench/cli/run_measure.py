@@ -51,10 +51,9 @@ def measure(
 
     Raises:
         RequestError: A mask cannot be made as requested, or the folder cannot be used.
-        RecordError: A record or the seal could not be written.
+        RecordError: A record could not be written.
         typer.Exit: A case failed, or nothing was measured. The code is 1.
     """
-    from longca.errors import RecordError
     from longca_bench.measuring.environment import environment
     from longca_bench.measuring.run_folder import RunFolder
     from longca_bench.measuring.runner import exit_code
@@ -81,8 +80,6 @@ def measure(
         print_json([record.model_dump(mode="json") for record in records])
     else:
         _print_records(records, surroundings, folder.records, wanted.ab, outcomes)
-    if folder.fault:
-        raise RecordError(folder.fault)
     if code := max(exit_code(records), _say_nothing_measured(records, wanted.ab)):
         raise typer.Exit(code)
 
@@ -102,7 +99,6 @@ def _run(
     """
     from longca_bench.cli.progress import Progress, say_duration
     from longca_bench.measuring.runner import run_cases
-    from longca_bench.reports.text import printable
     from longca_bench.suites.duration import duration_of, is_measured
     from longca_bench.suites.tasks import is_elsewhere
 
@@ -125,8 +121,6 @@ def _run(
     except KeyboardInterrupt:
         progress.stop()
         folder.close()
-        if folder.fault:
-            typer.echo(printable(folder.fault), err=True)
         _say_interrupted(folder.path, len(cases) - len(left) + folder.added, len(cases))
         raise
     finally:

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from statistics import median
+from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from typing_extensions import TypedDict
 
 from longca.errors import RequestError
 from longca_advice.evidence import MESH, said
-from longca_advice.record_checks import (
-    Findings,
-    check_times,
-    check_verified,
-    checked_communication,
-    checked_factors,
-    checked_findings,
-    checked_gpu,
-    checked_machine,
-)
-from longca_advice.record_lines import LINK, MOST_OF_LINE, MOST_WRONG, RecordLines, read_lines
 from longca_bench.measuring.status import Status
 
-__all__ = ["SCHEMA", "Record", "parsed", "read_records"]
+__all__ = ["ENVIRONMENT", "RECORDS", "SCHEMA", "Record", "load_environment", "read_records", "records_of"]
 
+RECORDS, ENVIRONMENT = "records.jsonl", "environment.json"
 #: Version of the record's fields.
 SCHEMA = 1
 
@@ -37,11 +31,52 @@ _Name = Annotated[str, Field(min_length=1)]
 #: Pydantic copies a dictionary that is a default value for every record.
 _NONE: Any = Field(default_factory=dict)
 _Times = tuple[Annotated[float, _POSITIVE], ...]
-_Findings = Annotated[Findings, AfterValidator(checked_findings)]
-_Factors = Annotated[dict[str, _Int | float | tuple[_Int, ...]], AfterValidator(checked_factors)]
-_Communication = Annotated[dict[str, dict[str, _Int | float]], AfterValidator(checked_communication)]
-_Gpu = Annotated[dict[str, Any] | None, AfterValidator(checked_gpu)]
-_Machine = Annotated[dict[str, Any] | None, AfterValidator(checked_machine)]
+#: Results that a verified case has findings of, by its direction. Some kernels give no log-sum-exp.
+_RESULTS = {"forward": {"out"}, "backward": {"dq", "dk", "dv"}}
+
+
+class Finding(TypedDict):
+    """The worst row of a verified tensor. Other keys tell where it is."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+
+    tensor: str
+    passed: bool
+    error: float | None
+    limit: NotRequired[float | None]
+
+
+class Traffic(TypedDict):
+    """The calls, bytes and bandwidths of one kind of collective, or of all."""
+
+    calls: _Int
+    bytes: _Int
+    seconds: float
+    algbw: float
+    busbw: float
+
+
+class GpuState(TypedDict, total=False):
+    """The state of a GPU, as `longca_bench.measuring.gpu_state` reads it."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+
+    sm_clock: int | float
+    memory_clock: int | float
+    power: int | float
+    temperature: int | float
+    throttle: list[str]
+
+
+class MachineNoise(TypedDict):
+    """The noise of a machine, as `longca_bench.measuring.noise` measures it."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+
+    busy: bool
+    why: str
+    waited: NotRequired[int | float]
+    measured: NotRequired[int]
 
 
 class Record(BaseModel):
@@ -134,8 +169,7 @@ class Record(BaseModel):
         alone_findings: The worst rows of the kernel without a strategy, on the same inputs.
         stream: The steps of a stream of masks, which only earlier versions measured. Their direction is `step`.
         finished: Time of the record, in UTC, as ISO 8601.
-        previous: Number and digest of the line before, as in `41:9c1f…`. The first line has 0 and the digest of
-            `environment.json`. None in records of earlier versions.
+        previous: Link to the line before, which only earlier versions wrote.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -160,7 +194,7 @@ class Record(BaseModel):
     seqlen: _Int
     lengths: str
     seed: _Int
-    factors: _Factors = _NONE
+    factors: dict[str, _Int | float | tuple[_Int, ...]] = _NONE
     heads_q: _Int
     heads_kv: _Int
     head_dim: _Int
@@ -180,12 +214,12 @@ class Record(BaseModel):
     warm_up: _Times = ()
     median: Annotated[float | None, _POSITIVE] = None
     tflops: Annotated[float | None, _NOT_NEGATIVE] = None
-    gpu: _Gpu = None
+    gpu: GpuState | None = None
     judge_bytes: Annotated[int | None, _IN_TABLES] = None
     clocks: dict[str, float] = {}
-    machine: _Machine = None
+    machine: MachineNoise | None = None
     verified_kv_heads: tuple[_Int, ...] | None = None
-    findings: _Findings = ()
+    findings: tuple[Finding, ...] = ()
     strategy: _Name | None = None
     strategy_distribution: str | None = None
     placement: str | None = None
@@ -198,7 +232,7 @@ class Record(BaseModel):
     rank_samples: tuple[_Times, ...] = ()
     rank_peak_bytes: tuple[_Int, ...] = ()
     sent_bytes: dict[str, tuple[_Int, ...]] = _NONE
-    communication: _Communication = _NONE
+    communication: dict[str, Traffic] = _NONE
     rank_compute_seconds: tuple[float, ...] = ()
     hidden: float | None = None
     hidden_interval: tuple[float, float] | None = None
@@ -207,20 +241,45 @@ class Record(BaseModel):
     alone_seconds: Annotated[float | None, _NOT_NEGATIVE] = None
     abreast_seconds: Annotated[float | None, _NOT_NEGATIVE] = None
     rank_abreast_seconds: tuple[float, ...] = ()
-    alone_findings: _Findings = ()
+    alone_findings: tuple[Finding, ...] = ()
     stream: dict[str, Any] | None = None
     finished: str
-    previous: Annotated[str | None, Field(pattern=LINK)] = None
+    previous: str | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Record:
-        check_times(self.samples, self.median, self.tflops, self.flops, self.world_size)
+        self._check_times()
         lacking = [name for name in ("placement", "world_size", "mesh") if getattr(self, name) is None]
         if self.strategy is not None and lacking:
             raise ValueError(f"a strategy is given without {lacking[0]}")
+        if self.communication and "all" not in self.communication:
+            raise ValueError("the figures of all collectives together are missing; they have the name all")
         if self.status is Status.OK:
-            check_verified(self.samples, self.median, self.findings, self.direction)
+            self._check_verified()
         return self
+
+    def _check_times(self) -> None:
+        """Checks that the median is that of the samples, and that the throughput is that of the median."""
+        if self.median is None:
+            return
+        found = median(self.samples) if self.samples else math.nan
+        if not math.isclose(self.median, found, rel_tol=1e-6):
+            raise ValueError(f"the median is {self.median}, and the median of the samples is {found}")
+        reached = 1e-12 * self.flops / self.median / (self.world_size or 1)
+        if self.tflops is not None and not math.isclose(self.tflops, reached, rel_tol=1e-6):
+            raise ValueError(
+                f"tflops is {self.tflops}, and {self.flops} operations in {self.median} seconds are {reached}"
+            )
+
+    def _check_verified(self) -> None:
+        if self.median is None:
+            raise ValueError("the status is ok, and there is no time; a verified case has samples and a median")
+        if not self.findings:
+            raise ValueError("the status is ok, and there are no findings; a verified case has one for each tensor")
+        if lacking := _RESULTS.get(self.direction, set()) - {found["tensor"] for found in self.findings}:
+            raise ValueError(f"the status is ok, and there is no finding of {min(lacking)}")
+        if failed := [found["tensor"] for found in self.findings if not found["passed"]]:
+            raise ValueError(f"the status is ok, and the finding of {failed[0]} did not pass")
 
 
 def read_records(path: Path) -> Iterator[Record]:
@@ -230,41 +289,55 @@ def read_records(path: Path) -> Iterator[Record]:
         path: The run's folder, or its file of records.
 
     Raises:
-        RequestError: The file cannot be read, a line is no record, or a line contradicts the chain of lines. The
-            message names the line.
+        RequestError: The file cannot be read, or a line is no record. The message names the line.
     """
-    records, notes = parsed(read_lines(path))
+    notes: list[str] = []
+    records = {record.case: record for record in records_of(path, notes)}
     if notes:
         raise RequestError(notes[0])
-    yield from {record.case: record for record in records}.values()
+    yield from records.values()
 
 
-def parsed(held: RecordLines) -> tuple[list[Record], list[str]]:
-    """The records of lines, without the lines that are no record or that contradict the chain.
+def records_of(path: Path, notes: list[str], *, whole: bool = False) -> Iterator[Record]:
+    """The records in the lines of a file, one at a time, without the lines that are no record.
 
     Args:
-        held: The lines.
+        path: The run's folder, or its file of records.
+        notes: The list to which a sentence about each wrong line is added.
+        whole: Whether a last line without an end is left out without a sentence.
 
-    Returns:
-        The records, in the order of their lines, and a sentence about each line that is wrong or missing.
+    Raises:
+        RequestError: The file cannot be read.
     """
-    found: dict[int, Record] = {}
-    notes: list[str] = []
-    for number, line in enumerate(held.lines, 1):
-        if len(notes) == MOST_WRONG:
-            notes.append(held.not_read_on(number))
-            break
-        try:
-            if len(line) > MOST_OF_LINE:
-                raise ValueError(f"it has {len(line)} bytes, and a record has at most {MOST_OF_LINE}")
-            found[number] = Record.model_validate_json(line)
-        except ValidationError as error:
-            torn = "it is torn, without an end: " if held.torn and number == len(held.lines) else ""
-            notes.append(held.named(number, torn + said(error, "record")))
-        except ValueError as error:
-            notes.append(held.named(number, error))
-    for out, note in held.breaks({number: record.previous for number, record in found.items()}):
-        notes.append(note)
-        if out is not None:
-            del found[out]
-    return list(found.values()), notes
+    file = path / RECORDS if path.is_dir() else path
+    try:
+        with file.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                is_torn = not line.endswith(b"\n")
+                if is_torn and whole:
+                    return
+                try:
+                    yield Record.model_validate_json(line)
+                except ValidationError as error:
+                    torn = "it is torn, without an end: " if is_torn else ""
+                    notes.append(f"{file}, line {number}: {torn}{said(error, 'record')}")
+    except OSError as error:
+        raise RequestError(f"cannot read records from {file}: {error.strerror}") from None
+
+
+def load_environment(folder: Path) -> dict[str, Any] | None:
+    """The environment of a run, or None without `environment.json`.
+
+    Raises:
+        RequestError: The file cannot be read, or holds no environment.
+    """
+    file = folder / ENVIRONMENT
+    try:
+        found = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise RequestError(f"cannot read {file}: {getattr(error, 'strerror', error)}") from None
+    if not isinstance(found, dict):
+        raise RequestError(f"cannot read {file}: it holds no environment, which is a JSON object")
+    return found

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from longca.errors import UnknownNameError
 from longca_bench.reports.columns import COLUMNS, Column, largest_error
-from longca_bench.reports.runs import Run, flatten, no_records, read_run, records_of, runs_in
+from longca_bench.reports.runs import Run, flatten, no_records, read_run, runs_in
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -65,6 +65,8 @@ class Rows:
         Raises:
             RequestError: There are no records, or a file cannot be read.
         """
+        from longca_bench.measuring.records import records_of
+
         sources = [path for given in paths for path in runs_in(given)]
         runs = [read_run(source) for source in sources]
         read = _Columns()
@@ -145,6 +147,8 @@ class Rows:
 
     def records(self) -> Iterator[Record]:
         """The records behind the rows, in their order."""
+        from longca_bench.measuring.records import records_of
+
         wanted, place = set(self._index), 0
         for run, source in zip(self.runs, self._sources, strict=True):
             found = run.records if source is None else records_of(source, [])

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Run", "complaints", "flatten", "open_run", "read_run", "runs_in", "unreached"]
 
-RECORDS, ENVIRONMENT = "records.jsonl", "environment.json"
+RECORDS = "records.jsonl"
 _MOST_NAMED = 10  # wrong lines that are named before they are only counted
 
 
@@ -44,6 +44,8 @@ def open_run(path: Path) -> Run:
     Raises:
         RequestError: There are no records, or a file cannot be read.
     """
+    from longca_bench.measuring.records import records_of
+
     run = read_run(path)
     latest = tuple({record.case: record for record in records_of(path, run.notes)}.values())
     if not latest:
@@ -57,12 +59,14 @@ def read_run(path: Path) -> Run:
     Raises:
         RequestError: There is no such run, or its environment cannot be read.
     """
+    from longca_bench.measuring.records import load_environment
+
     if not os.path.exists(path):  # a Path refuses a name that is too long with another error
         raise RequestError(f"{path} does not exist; give the folder of a run, or its {RECORDS}")
     if path.is_dir() and not (path / RECORDS).exists():
         raise RequestError(f"{path} has no {RECORDS}; give the folder that `longca run` wrote")
     folder = path if path.is_dir() else path.parent
-    return Run(folder, (), _environment(folder / ENVIRONMENT))
+    return Run(folder, (), load_environment(folder))
 
 
 def runs_in(path: Path) -> list[Path]:
@@ -70,34 +74,6 @@ def runs_in(path: Path) -> list[Path]:
     if not os.path.isdir(path) or (path / RECORDS).exists():
         return [path]
     return sorted(file.parent for file in path.glob(f"*/{RECORDS}")) or [path]
-
-
-def records_of(path: Path, notes: list[str]) -> Iterator[Record]:
-    """The records in the lines of a file, one at a time.
-
-    Args:
-        path: The run's folder, or its file of records.
-        notes: The list to which a sentence about each wrong line is added.
-
-    Raises:
-        RequestError: The file cannot be read.
-    """
-    from pydantic import ValidationError
-
-    from longca_advice.evidence import said
-    from longca_bench.measuring.records import Record
-
-    path = path / RECORDS if path.is_dir() else path
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    yield Record.model_validate_json(line)
-                except ValidationError as error:
-                    torn = "" if line.endswith(b"\n") else "it is torn, without an end: "
-                    notes.append(f"{path}, line {number}: {torn}{said(error, 'record')}")
-    except OSError as error:
-        raise RequestError(f"cannot read records from {path}: {error.strerror}") from None
 
 
 def no_records(path: Path, run: Run) -> RequestError:
@@ -139,17 +115,3 @@ def flatten(environment: dict[str, Any], prefix: str = "") -> Iterator[tuple[str
             yield from flatten(value, f"{name}.")
         elif value is not None:
             yield name, value if isinstance(value, str) else json.dumps(value)
-
-
-def _environment(file: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads(file.read_bytes())
-        if not isinstance(found, dict):
-            raise ValueError("it holds no environment: a JSON object was expected")
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise RequestError(f"cannot read {file}: {error.strerror}") from None
-    except ValueError as error:
-        raise RequestError(f"cannot read {file}: {error}") from None
-    return found

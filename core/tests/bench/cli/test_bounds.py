@@ -186,7 +186,6 @@ def test_suites(text, said):
         ("show-layout ring_p2p --ranks 1000000000000000007", "--ranks"),
         (f"report {'a' * 5000}", "does not exist; give the folder of a run"),
         (f"compare {'a' * 5000} b", "does not exist; give the folder of a run"),
-        ("compare zero.jsonl zero.jsonl", "it is a device"),
         ("make-lengths fifo.jsonl --out o.csv", "it is a FIFO"),
         ("make-lengths zero.txt --out o.csv", "it is a device"),
         (f"make-lengths {'a' * 5000}.jsonl --out o.csv", "File name too long"),
@@ -194,26 +193,6 @@ def test_suites(text, said):
 )
 def test_options(arguments, said):
     assert said in refusal(arguments.split())
-
-
-RECORD_FILES = [
-    ("records.jsonl", sparse(2**40), "at most 536870912 are read"),
-    ("records.jsonl", '{"' + "k" * 20_000_000 + '": 1}\n', "and a record has at most 8388608"),
-    ("records.jsonl", "[" * 100_000, "recursion limit exceeded"),
-    ("records.jsonl", f'{{"case": {DIGITS}}}', "number out of range"),
-    ("environment.json", '{"' + "k" * 20_000_000 + '": 1}', "and at most 16777216 are read"),
-    ("environment.json", sparse(2**40), "and at most 16777216 are read"),
-    ("seal.json", sparse(2**40), "and at most 16777216 are read"),
-]
-
-
-@pytest.mark.parametrize("command", ["report", "compare"])
-@pytest.mark.parametrize(("name", "content", "said"), RECORD_FILES)
-def test_files_of_runs(command, name, content, said):
-    os.mkdir("run")
-    Path("run", "records.jsonl").touch()
-    content(Path("run", name)) if callable(content) else Path("run", name).write_text(content)
-    assert said in refusal([command, *["run"] * (2 if command == "compare" else 1)])
 
 
 @pytest.mark.parametrize(

@@ -453,22 +453,6 @@ def resumed(faulty, out):
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_a_folder_that_vanishes(faulty, tmp_path):
-    spare = tmp_path / "spare"
-    spare.mkdir()
-    faulty.env["TMPDIR"] = str(spare)
-    before, errors = interrupted_by(faulty, tmp_path / "run", lambda: shutil.rmtree(tmp_path / "run"))
-    (kept,) = spare.iterdir()
-    assert errors.endswith(f"continue with --resume --out {kept}\n")
-    rescued = records(kept)
-    assert (rescued[:2], len(rescued)) == (before, 3), "the third was measured"
-    assert not (tmp_path / "run").exists()
-    after = resumed(faulty, kept)
-    assert (after[:3], len(after)) == (rescued, 4)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
 def test_a_disk_that_becomes_read_only(faulty, tmp_path):
     """A kernel of Linux does that to a disk that fails. A tmpfs with an open file cannot be mounted read-only."""
     disk = tmp_path / "disk"

@@ -6,7 +6,7 @@ Every text passes `printable`, so that no control character or override of the w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from longca_bench.reports.html.limits import keeps_samples, kept, sentences
@@ -174,14 +174,14 @@ def _mask(record: Record) -> str:
 
 def _gpu(record: Record) -> str | None:
     """Clocks, power and temperature after timing, in one line."""
-    state = record.gpu or {}
+    state: dict[str, Any] = {**(record.gpu or {})}
     units = {"sm_clock": "MHz", "memory_clock": "MHz", "power": "W", "temperature": "°C"}
     said = [f"{name.replace('_', ' ')} {state[name]:.0f} {unit}" for name, unit in units.items() if state.get(name)]
     throttle = state.get("throttle")
     return ", ".join([*said, *([f"throttled by {', '.join(map(str, throttle))}"] if throttle else [])]) or None
 
 
-def _worst(findings: Iterable[dict[str, Any]]) -> float | None:
+def _worst(findings: Iterable[Mapping[str, Any]]) -> float | None:
     """The largest share of its limit that an error reached."""
     shares = [f["error"] / f["limit"] for f in findings if f.get("error") is not None and f.get("limit")]
     return max(shares, default=None)
