@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache, partial
 from importlib import import_module
-from itertools import permutations
 from math import prod
 from typing import Any, Literal, TypeVar
 
@@ -20,20 +19,18 @@ from longca.manifests import (
     Manifest,
     Offer,
     Problem,
-    Reason,
     StrategyManifest,
     Transport,
     Verdict,
 )
-from longca.manifests.mixes import asked_of_step, is_mix, kernels_of
-from longca.manifests.pairs import HALVES, asked_of_halves, halves, join, pair_verdict, split
+from longca.manifests.pairs import HALVES, asked_of_halves, join, pair_verdict, split
 from longca.manifests.resolve import resolve_anywhere, resolve_manifest, stack_offers
 from longca.manifests.step_cuts import distinct_steps
 from longca.manifests.step_stacks import StepStack
 
 __all__ = ["Asked", "PluginInfo", "Registry", "registry", "resolve"]
 
-#: A kernel, or a pair or a mix of kernels: its name, or its manifest or manifests, which need not be registered.
+#: A kernel or a pair of kernels: its name, or its manifest or manifests, which need not be registered.
 Asked = str | KernelManifest | tuple[KernelManifest, ...]
 
 _AnyManifest = TypeVar("_AnyManifest", bound=Manifest)
@@ -67,11 +64,8 @@ class Registry:
 
         Raises:
             UnknownNameError: Nobody provides it.
-            RequestError: It is a pair or a mix, which has several. See `manifests`.
+            RequestError: It is a pair, which has two. See `manifests`.
         """
-        if is_mix(kernel):
-            found = " or ".join(kernels_of(kernel))
-            raise RequestError(f"{kernel!r} is a mix of kernels, each with a manifest; name {found}")
         if (pair := split(kernel)) is not None:
             raise RequestError(f"{kernel!r} is a pair of kernels, each with a manifest; name {' or '.join(pair)}")
         if kernel not in self.kernels:
@@ -79,16 +73,14 @@ class Registry:
         return self.kernels[kernel]
 
     def manifests(self, kernel: Asked) -> tuple[KernelManifest, ...]:
-        """A kernel's manifest, or the manifests of a pair such as `fa3+fa4`, the forward kernel's first, or of a mix.
+        """A kernel's manifest, or the manifests of a pair such as `fa3+fa4`, the forward kernel's first.
 
         Raises:
-            UnknownNameError: Nobody provides it, or a part of it.
-            RequestError: It is no name of a kernel, of a pair or of a mix.
+            UnknownNameError: Nobody provides it, or a half of it.
+            RequestError: It is no name of a kernel or of a pair.
         """
         if not isinstance(kernel, str):
             return (kernel,) if isinstance(kernel, KernelManifest) else kernel
-        if is_mix(kernel):
-            return tuple(self.manifest(name) for name in kernels_of(kernel))
         pair = split(kernel)
         if pair is None:
             return (self.manifest(kernel),)
@@ -112,12 +104,12 @@ class Registry:
 
         Raises:
             UnknownNameError: Nobody does.
-            RequestError: It is a pair or a mix. See `providers`.
+            RequestError: It is a pair. See `providers`.
         """
         return self._kernel_plugins[self.manifest(kernel).name].info
 
     def providers(self, kernel: str) -> tuple[PluginInfo, ...]:
-        """The plugins that provide a kernel, or the kernels of a pair or of a mix, each once.
+        """The plugins that provide a kernel, or the kernels of a pair, each once.
 
         Raises:
             UnknownNameError: Nobody provides it, or a half of it.
@@ -149,57 +141,12 @@ class Registry:
             RequestError: It is no name of a kernel or of a pair.
         """
         manifests = self.manifests(kernel)
-        if isinstance(kernel, str) and is_mix(kernel):
-            return self._resolve_mix(kernel, problem, layout, anywhere)
         if len(manifests) == 1:
             return self._resolve(manifests[0], problem, layout, anywhere)
         # A pair is valid if each half takes its own problem.
         halves = zip(manifests, asked_of_halves(problem), strict=False)
         verdicts = [self._resolve(manifest, half, layout, anywhere) for manifest, half in halves]
         return pair_verdict(join(manifests[0].name, manifests[-1].name), verdicts)
-
-    def ways(self, mix: str, problem: Problem, *, anywhere: bool = False) -> dict[str, Verdict]:
-        """The verdict on each kernel of a mix for one step, and in training on each pair of them.
-
-        Args:
-            mix: The mix's name.
-            problem: The step's problem.
-            anywhere: Whether to answer for a machine that has every package.
-
-        Raises:
-            UnknownNameError: Nobody provides a kernel of the mix.
-            RequestError: It is no name of a mix.
-        """
-        step, kernels = asked_of_step(problem), kernels_of(mix)
-        found = {name: self.resolve(name, step, anywhere=anywhere) for name in kernels}
-        if step.direction == "backward":  # a half is resolved once for all of its pairs
-            forward, backward = (
-                {name: self.resolve(name, half, anywhere=anywhere) for name in kernels} for half in halves(step)
-            )
-            named = ((join(*two), two) for two in permutations(kernels, 2))
-            found |= {name: pair_verdict(name, (forward[first], backward[last])) for name, (first, last) in named}
-        return found
-
-    def _resolve_mix(
-        self,
-        mix: str,
-        problem: Problem,
-        layout: Layout | None,
-        anywhere: bool,
-    ) -> Verdict:
-        """The verdict on a mix: valid if a kernel or a pair of it takes each step."""
-        used: dict[Offer, None] = {}
-        for rank, step in [(0, problem)] if layout is None else distinct_steps(problem, layout):
-            verdicts = self.ways(mix, step, anywhere=anywhere)
-            for verdict in filter(None, verdicts.values()):
-                forward = verdict.halves[0] if verdict.halves else verdict
-                used |= dict.fromkeys(offer for offer in (forward.offer, *forward.offers) if offer is not None)
-            if not any(verdicts.values()):
-                reasons = dict.fromkeys(reason for verdict in verdicts.values() for reason in verdict.reasons)
-                asked = "this problem was asked" if layout is None else f"rank {rank} of {layout.world_size} needs it"
-                every = Reason("layout", asked, "every step needs an offer of one of the kernels")
-                return Verdict(mix, None, (*reasons, every))
-        return Verdict(mix, None, (), tuple(used))
 
     def _resolve(self, manifest: KernelManifest, problem: Problem, layout: Layout | None, anywhere: bool) -> Verdict:
         verdict = (resolve_anywhere if anywhere else resolve_manifest)(manifest, problem, layout)
@@ -244,7 +191,7 @@ class Registry:
     def load(self, kernel: str) -> Any:
         """The one instance of a kernel's implementation, made at first use.
 
-        The backward kernel of a pair is made when a backward is planned, and a kernel of a mix when a problem takes it.
+        The backward kernel of a pair is made when a backward is planned.
 
         Raises:
             UnknownNameError: Nobody provides it, or a half of it.
@@ -253,9 +200,6 @@ class Registry:
             PluginError: Its implementation cannot be imported or called.
         """
         if kernel not in self._loaded:
-            if is_mix(kernel):
-                self.manifests(kernel)
-                return self._loaded.setdefault(kernel, import_module("longca.kernels.mix").Mix(self, kernel))
             manifest, *paired = self.manifests(kernel)
             if paired:
                 pair = import_module("longca.kernels.pair").Pair

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 from longca.manifests import Device, Direction, Layout, Offer, Problem, Transport, Verdict, missing
-from longca.manifests.mixes import kernels_of
 from longca.manifests.step_stacks import StepStack
 from longca.plugins import Registry
 from longca_advice.capacity import Capacity
@@ -68,7 +67,7 @@ class Asked:
 
     @property
     def has_own_capability(self) -> bool:
-        """Whether the evidence is of the problem's compute capability. If not, pairs and mixes are not compared."""
+        """Whether the evidence is of the problem's compute capability. If not, pairs are not compared."""
         return self.measured is None or self.measured.capability == self.problem.device.capability
 
     @property
@@ -105,10 +104,10 @@ class Asked:
         return self.registry.offers(kernel, problem, stack, anywhere=self.anywhere)
 
     def unverified(self, kernel: str, layout: Layout | None = None) -> bool:
-        """Whether nobody verified an offer on the device by which a kernel, a pair or a mix takes the problem.
+        """Whether nobody verified an offer on the device by which a kernel or a pair takes the problem.
 
         Args:
-            kernel: The kernel, the pair or the mix.
+            kernel: The kernel or the pair.
             layout: Under context parallelism, the queries, keys and heads of every step.
         """
         if not self.problem.allow_unverified:
@@ -177,8 +176,7 @@ class Asked:
             **shared: The strategy, its placement and its mesh, if ranks share the problem.
         """
         total, backward = sum(seconds), seconds[1] if self.training else None
-        names = dict.fromkeys(name for kernel in kernels for name in kernels_of(kernel))
-        installs = (self.install(name, Verdict(name)) for name in names)
+        installs = (self.install(name, Verdict(name)) for name in dict.fromkeys(kernels))
         return Choice(
             forward=kernels[0],
             backward=kernels[1] if self.training else None,

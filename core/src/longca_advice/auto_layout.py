@@ -5,7 +5,7 @@ requested. The predictions come from `longca_advice.sharing`. Kernels and pairs 
 choice that does not fit into the device's memory is passed over, unless nothing fits.
 
 If nothing has a prediction for this GPU, the predictions for the measured GPU with the nearest compute capability
-decide, and the reason says so. Pairs and mixes count only if the compute capability is the same.
+decide, and the reason says so. Pairs count only if the compute capability is the same.
 
 Without any prediction the first valid strategy wins, in the order `ulysses`, `ring_all_gather`, and then the order of
 `longca plugins`. The same rule applies to ranks of several hosts, because nothing says how the hosts are linked. The
@@ -151,7 +151,7 @@ def _chosen(found: Sequence[Weighed]) -> Choice:
     after = "Nothing else was about as quick"
     if others:
         after = f"Next is {others[0].title}: {interval(others[0].seconds, *others[0].interval)}"
-    sentences = [*filter(None, [best.shared_out]), after]
+    sentences = [after]
     sentences += [] if best.fits else ["No choice fits into the memory"]
     sentences += filter(None, [best.way.asked.stand_in])
     return explained(best, subject(best.way.asked.problem, best.title), sentences, best.fits)

@@ -15,7 +15,6 @@ import numpy as np
 
 from longca.manifests import Direction, KernelManifest, Layout, Problem, Transport
 from longca.manifests.memory import StrategyMemory
-from longca.manifests.mixes import is_mix, kernels_of
 from longca.manifests.offers import DTYPE_BYTES
 from longca.manifests.pairs import halves, split
 from longca.manifests.step_cuts import rank_areas, rank_problems, step_problems
@@ -185,17 +184,12 @@ def _around(
 def _calls(
     registry: Registry, kernel: str, problem: Problem, layout: Layout | None, anywhere: bool, *, planned: bool = True
 ) -> _Calls:
-    """The memory of a kernel in a rank's steps or its only call. Of a mix, the most that each step may take."""
+    """The memory of a kernel in a rank's steps or its only call."""
     plan, workspace = 0, 0
     for step, times in _steps(problem, layout):
-        ways = [kernel]
-        if is_mix(kernel):
-            registry.resolve(kernel, step, anywhere=anywhere).check()
-            ways = [name for name, verdict in registry.ways(kernel, step, anywhere=anywhere).items() if verdict]
-        of_ways = (_of_step(registry, name, step, anywhere, in_buffers=layout is not None) for name in ways)
-        plans, workspaces = zip(*of_ways, strict=True)
-        plan += times * max(plans) if planned else 0
-        workspace = max(workspace, *workspaces)
+        of_step, needed = _of_step(registry, kernel, step, anywhere, in_buffers=layout is not None)
+        plan += times * of_step if planned else 0
+        workspace = max(workspace, needed)
     return _Calls(plan, workspace, tuple(dict.fromkeys(_unstated(registry, kernel))))
 
 
@@ -219,7 +213,7 @@ def _of_step(registry: Registry, kernel: str, step: Problem, anywhere: bool, *, 
 
 def _unstated(registry: Registry, kernel: str) -> Iterator[str]:
     """The parts of kernels' memory that no manifest states."""
-    for manifest in map(registry.manifest, kernels_of(kernel)):
+    for manifest in (registry.manifest(kernel),):
         for name, function in (("workspace", manifest.workspace), ("plan", manifest.plan_bytes)):
             if function is None:
                 yield f"{name} of {manifest.name}"

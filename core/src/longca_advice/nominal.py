@@ -17,7 +17,6 @@ from itertools import zip_longest
 import numpy as np
 
 from longca.manifests.kernel import KernelManifest
-from longca.manifests.mixes import is_mix
 from longca.manifests.offers import Direction
 from longca.manifests.problem import Problem
 from longca.manifests.resolve import resolve_steps
@@ -39,26 +38,25 @@ _MERGE = 400
 _ARRIVAL = 1800
 
 
-def nominal_cost(name: str, manifests: Sequence[KernelManifest], problem: Problem, layout: Layout) -> float:
+def nominal_cost(manifests: Sequence[KernelManifest], problem: Problem, layout: Layout) -> float:
     """The nominal cost of a layout's forward, which a pair's first kernel computes.
 
     Args:
-        name: The name of a kernel, a pair or a mix.
         manifests: The manifests of its kernels.
         problem: The problem.
         layout: The layout, which it takes.
     """
     if len(manifests) == 1:
         return predicted_cost(manifests, problem, layout)
-    return predicted_cost(manifests if is_mix(name) else manifests[:1], problem.in_direction(Direction.FORWARD), layout)
+    return predicted_cost(manifests[:1], problem.in_direction(Direction.FORWARD), layout)
 
 
 def predicted_cost(manifests: Sequence[KernelManifest], problem: Problem, layout: Layout) -> float:
     """The predicted cost of a layout's forward, in scores of one rank.
 
     Args:
-        manifests: The manifest of a kernel that takes every step, or those of a mix. A step of a mix takes the kernel
-            with the least cost.
+        manifests: The manifest of a kernel that takes every step, or those of several. Each step takes the
+            kernel with the least cost.
         problem: The problem, with the global mask.
         layout: The layout, which assigns steps to ranks.
 

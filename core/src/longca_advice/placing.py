@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 
 from longca.errors import UnsupportedError
 from longca.manifests import Device, KernelManifest, Layout, Problem
-from longca.manifests.mixes import is_mix
 from longca.manifests.pairs import join
 from longca.manifests.verdict import paragraph
 from longca.plugins import Asked as Kernel
@@ -41,7 +40,7 @@ def place(
     Args:
         registry: Knows the strategy and the kernel.
         strategy: The strategy's name.
-        kernel: The name of a kernel, a pair or a mix. A manifest or two, which need not be registered, do too.
+        kernel: The name of a kernel or a pair. A manifest or two, which need not be registered, do too.
         problem: The problem of all ranks together.
         axis_sizes: Ranks along each of the strategy's axes.
 
@@ -60,7 +59,7 @@ def place(
     fitting: dict[Layout, None] = {}
     for layout in laid_out(registry, strategy, problem, axis_sizes, refusals=refusals):
         try:
-            registry.resolve(name if is_mix(name) else manifests, problem, layout).check()
+            registry.resolve(manifests, problem, layout).check()
         except UnsupportedError as error:
             refusals.setdefault(str(error), []).append(str(layout.placement))
         else:
@@ -86,7 +85,7 @@ def predicted(
         registry: Knows the strategies and the kernels.
         problem: The problem: a forward, or a backward with the forward before it.
         layouts: The layouts, as the registry made them, on the same ranks.
-        kernel: The name of a kernel, a pair or a mix, or None to choose it too.
+        kernel: The name of a kernel or a pair, or None to choose it too.
         capacity: The memory of each rank's device, or None for no limit.
         measured: The GPU whose evidence answers, or None for the problem's own device.
 
@@ -123,4 +122,4 @@ def _best(
     registered = all(registry.kernels.get(manifest.name) is manifest for manifest in manifests)
     if registered and (found := predicted(registry, problem, layouts, name)):
         return found[0].way.layout
-    return min(layouts, key=lambda layout: nominal_cost(name, manifests, problem, layout))
+    return min(layouts, key=lambda layout: nominal_cost(manifests, problem, layout))

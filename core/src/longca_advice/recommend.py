@@ -10,7 +10,6 @@ from longca.errors import RequestError, UnsupportedError
 from longca.limits import MAX_RANKS, shown
 from longca.manifests import Device, Direction, Problem
 from longca.manifests.devices import current_device
-from longca.manifests.mixes import is_mix
 from longca.manifests.offers import DType
 from longca.manifests.pairs import split
 from longca.masks import Mask
@@ -141,7 +140,7 @@ def _chosen(
     names: Sequence[str], provided: Registry, training: bool
 ) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
     """The single kernels and the pairs among some names."""
-    pairs = {name: pair for name in names if not is_mix(name) and (pair := split(name)) is not None}
+    pairs = {name: pair for name in names if (pair := split(name)) is not None}
     alone = tuple(name for name in dict.fromkeys(names) if name not in pairs)
     for name in pairs:
         provided.manifests(name)

@@ -253,8 +253,7 @@ def _in_order(
             continue
         each = zip(weighed, layouts, kernels, strict=True)
         cost = sum(
-            weight * nominal_cost(name, registry.manifests(name), problem, layout)
-            for (problem, weight), layout, name in each
+            weight * nominal_cost(registry.manifests(name), problem, layout) for (problem, weight), layout, name in each
         )
         fitting.append((cost, layouts, kernels))
     return min(fitting, key=lambda one: one[0])[1:] if fitting else None

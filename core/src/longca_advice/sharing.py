@@ -12,12 +12,11 @@ from heapq import heappop, heappush
 from itertools import islice, product
 
 from longca.errors import UnsupportedError
-from longca.manifests.mixes import is_mix, kernels_of
 from longca.manifests.pairs import split
 from longca_advice.asked import Asked
 from longca_advice.ways import Role, Way, predict_together
 from longca_advice.weighed import Weighed
-from longca_advice.weighing import mix_for, roles_of, weigh
+from longca_advice.weighing import roles_of, weigh
 
 __all__ = ["quickest"]
 
@@ -40,7 +39,7 @@ def quickest(asked: Asked, ways: Sequence[Way], kernel: str | None = None) -> li
     Args:
         asked: The question. The kernels to choose from are its kernels.
         ways: The ways to share it.
-        kernel: The kernel, pair or mix to take, or None to choose it too.
+        kernel: The kernel or pair to take, or None to choose it too.
 
     Returns:
         The ways. Empty if evidence predicts the time of no valid way.
@@ -52,7 +51,6 @@ def quickest(asked: Asked, ways: Sequence[Way], kernel: str | None = None) -> li
     if kernel is None:
         weighed = [*_exactly(ways, wanted, lambda way: _promising(way, wanted))]
         limit = _ALIKE * min((one.seconds for one in weighed), default=float("inf"))
-        weighed += _exactly(ways, wanted, lambda way: _mixes(way, wanted), limit)
         known = [way for way in ways if any(way.measured(direction) for direction in asked.directions)]
         weighed += _exactly(known, wanted, lambda way: _measured_names(way, wanted), limit)
     else:
@@ -68,9 +66,9 @@ def quickest(asked: Asked, ways: Sequence[Way], kernel: str | None = None) -> li
 def _known(asked: Asked, kernel: str | None) -> tuple[str, ...]:
     """The kernel of each direction if one is named, else all candidates. Empty without evidence."""
     if kernel is not None:
-        halves = (kernel, kernel) if is_mix(kernel) else split(kernel) or (kernel, kernel)
+        halves = split(kernel) or (kernel, kernel)
         names = halves[: len(asked.directions)]
-        each = [(name, way) for half, way in zip(names, asked.directions, strict=True) for name in kernels_of(half)]
+        each = zip(names, asked.directions, strict=True)
         return names if all(asked.costs.knows(asked.key(*one)) for one in each) else ()
     return tuple(
         name
@@ -111,10 +109,7 @@ def _exactly(
                 if (rough := _weighed(way, names, exactly=False)) is not None:
                     heappush(heap, (rough.seconds, place, turn, rough))
             continue
-        # The exact time of a mix is known only if its kernels take every step.
-        valid = (way.cuts_all and is_mix(one.kernel)) or all(
-            _takes(way, *each) for each in zip(one.kernels, roles_of(one.kernels), strict=True)
-        )
+        valid = all(_takes(way, *each) for each in zip(one.kernels, roles_of(one.kernels), strict=True))
         if valid and (found := _weighed(way, one.kernels)) is not None:
             limit = min(limit, _ALIKE * one.seconds)
             cut.add(way)
@@ -131,16 +126,10 @@ def _least(way: Way, kernels: Sequence[str]) -> float | None:
     return sum(known) if len(known) == len(each) else None
 
 
-def _mixes(way: Way, kernels: Sequence[str]) -> list[tuple[str, ...]]:
-    """The fastest kernels of each direction as a mix, if pairs may be compared."""
-    mix = mix_for(way, kernels) if way.asked.has_own_capability else None
-    return [] if mix is None else [(mix,) * len(way.asked.directions)]
-
-
 def _measured_names(way: Way, kernels: Sequence[str]) -> list[tuple[str, ...]]:
     """The promising kernels of a way by which one direction of this very call was measured."""
     each = [way.measured(direction) for direction in way.asked.directions]
-    names = [*_promising(way, kernels), *_mixes(way, kernels)]
+    names = _promising(way, kernels)
     return [one for one in names if any(kernel in known for kernel, known in zip(one, each, strict=True))]
 
 

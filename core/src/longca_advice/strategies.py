@@ -17,7 +17,7 @@ from longca_advice.meshes import few_meshes, laid_out, left_out, mesh_text
 from longca_advice.sources import Links
 from longca_advice.ways import Role, Way
 from longca_advice.weighed import Weighed, across
-from longca_advice.weighing import mix_for, roles_of, weigh
+from longca_advice.weighing import roles_of, weigh
 
 __all__ = ["rank_strategies", "ways_of"]
 
@@ -163,9 +163,6 @@ def _exactly(way: Way) -> Weighed | Refused:
         if way.asked.allows(names) and all(refusals[each] is None for each in zip(names, roles_of(names), strict=True))
     )
     found = [one for names in valid if (one := weigh(way, names)) is not None]
-    if mix := mix_for(way, way.asked.kernels):
-        mixed = weigh(way, (mix,) * len(directions))
-        found += [] if mixed is None else [mixed]
     if found:
         return min(found, key=lambda one: one.ranked)
     reasons = dict.fromkeys(

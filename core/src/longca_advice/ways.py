@@ -224,11 +224,6 @@ class Way:
             return self._calls_of((form,)).seconds(self.asked.costs, self.asked.key(kernel, direction))
         return self._tiles.seconds(self.asked.costs, self.asked.key(kernel, direction), str(form), self.pairs.heads)
 
-    def may_take(self, kernel: str, direction: str) -> bool:
-        """Whether a kernel has a direction in a form that cuts of such a mask may have."""
-        forms = _forms_in(self.asked.registry.manifest(kernel), direction)
-        return bool(forms if self._has_blocks else forms - {Form.BLOCK_SPARSE})
-
     def exact(self, kernel: str, role: Role, direction: str) -> _Floats | None:
         """The seconds of each pair by its cut of the mask, or None without evidence.
 

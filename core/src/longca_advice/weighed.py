@@ -6,24 +6,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from longca.manifests.mixes import is_mix
 from longca.manifests.pairs import join, split
 from longca_advice.choices import Choice, Proof
 from longca_advice.costs import Estimate
 from longca_advice.kernels import PAIR, proof_of
 from longca_advice.memory import RankMemory
-from longca_advice.mixes import taken
 from longca_advice.timeline import Timeline
-from longca_advice.ways import Role, Way, of_role
+from longca_advice.ways import Role, Way
 
 __all__ = ["Weighed", "across", "span"]
 
 #: The factor by which predictions of strategies are wider than predictions of their kernels, on either side. A way with
 #: measured calls of its own is left for another one only if that gains more.
 _STRATEGY = 1.06
-
-#: The factor on a mix's time when it is ranked, because predictions of kernels err against one another.
-_MIX = 1.05
 
 #: Share of the time spent waiting for other hosts, from which on a ring is advised against.
 _MUCH = 0.25
@@ -38,15 +33,13 @@ class Weighed:
 
     Attributes:
         way: The strategy, its mesh and its placement.
-        kernels: The kernel of each direction. Both are the mix if steps differ in their kernels.
+        kernels: The kernel of each direction.
         timelines: The breakdown of each direction's time.
-        steps: The number of steps of each kernel or pair of a mix. Empty without a mix.
     """
 
     way: Way
     kernels: tuple[str, ...]
     timelines: tuple[Timeline, ...]
-    steps: tuple[tuple[str, int], ...] = ()
 
     @property
     def kernel(self) -> str:
@@ -77,8 +70,8 @@ class Weighed:
 
     @property
     def ranked(self) -> float:
-        """Seconds to rank by. A mix or a pair must be clearly faster than a way with one kernel."""
-        return self._cautious * (_MIX if is_mix(self.kernel) else 1 / PAIR if split(self.kernel) else 1.0)
+        """Seconds to rank by. A pair must be clearly faster than a way with one kernel."""
+        return self._cautious * (1 / PAIR if split(self.kernel) else 1.0)
 
     @property
     def _cautious(self) -> float:
@@ -89,11 +82,6 @@ class Weighed:
         found = self._estimates
         slower = sum(one.ranked for one in found) / sum(one.seconds for one in found) if found else 1.0
         return self._known + (self.seconds - self._known) * slower * _STRATEGY
-
-    @property
-    def shared_out(self) -> str:
-        """In words, the steps of each kernel of a mix. Empty without a mix."""
-        return ", ".join(f"{name} takes {count} of {self._count} steps" for name, count in self.steps)
 
     @property
     def measured_text(self) -> str:
@@ -136,7 +124,7 @@ class Weighed:
             UnsupportedError: A kernel does not take a step that was not checked before.
         """
         way, proof = self.way, self.proof
-        notes = (*proof.notes, *filter(None, [way.checked, self.shared_out, self.measured_text]))
+        notes = (*proof.notes, *filter(None, [way.checked, self.measured_text]))
         return way.asked.choice(
             self.kernels,
             self.each,
@@ -157,20 +145,11 @@ class Weighed:
         """Seconds of the measured directions."""
         return sum(seconds for seconds in self.measured if seconds is not None)
 
-    @property
-    def _count(self) -> int:
-        return sum(count for _, count in self.steps)
-
     @cached_property
     def _estimates(self) -> list[Estimate]:
         """The estimates of the kernels, each in its direction, by the largest step."""
-        way, kernels = self.way, self.kernels
-        if way.largest is not None and is_mix(self.kernel):
-            asked = of_role(way.largest, "both" if way.asked.training else "forward")
-            one = taken(way.asked.registry, self.kernel, asked, way.asked.costs, way.asked.anywhere)
-            kernels = split(one) or (one, one)
-        each = zip(kernels, _HALVES, way.asked.directions, strict=False)
-        return [estimate for one in each if (estimate := way.estimate(*one)) is not None]
+        each = zip(self.kernels, _HALVES, self.way.asked.directions, strict=False)
+        return [estimate for one in each if (estimate := self.way.estimate(*one)) is not None]
 
     @property
     def _call_text(self) -> str:

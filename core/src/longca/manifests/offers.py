@@ -133,7 +133,7 @@ class Offer(BaseModel):
         rough_lse: Whether its log-sum-exp sums weights that were rounded to the data type. Its outputs are accurate,
             and outputs that are merged by this log-sum-exp are not.
         optional_lse: Whether it may give no log-sum-exp, which is then NaN everywhere. A run measures it on one device
-            and records `without_lse`. Pairs, mixes, strategies and conformance need a log-sum-exp.
+            and records `without_lse`. Pairs, strategies and conformance need a log-sum-exp.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -15,7 +15,7 @@ from longca.manifests import Direction
 from longca.manifests.problem import Problem
 from longca.manifests.verdict import Reason, Verdict
 
-__all__ = ["HALVES", "asked_of_halves", "halves", "join", "pair_verdict", "split"]
+__all__ = ["HALVES", "asked_of_halves", "halves", "join", "pair_verdict", "singles", "split"]
 
 #: The names of a pair's two kernels in messages.
 HALVES = ("forward half", "backward half")
@@ -92,3 +92,8 @@ def _about(half: str, reason: Reason) -> Reason:
     """A reason that names the half it is about."""
     asked = "a pair's halves share a log-sum-exp" if reason.code == "composition" else reason.asked
     return replace(reason, offered=f"{half}: {reason.offered}", asked=asked)
+
+
+def singles(name: str) -> tuple[str, ...]:
+    """Every single kernel of a kernel or of a pair."""
+    return split(name) or (name,)

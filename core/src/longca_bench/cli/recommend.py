@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -104,7 +103,7 @@ def recommend(
 
 
 def check_known(why: str, known: Sequence[str]) -> None:
-    """Checks the name of `--why`: that of a kernel, of a strategy, of a pair `a+b` or of a mix `a|b`.
+    """Checks the name of `--why`: that of a kernel, of a strategy, or of a pair `a+b`.
 
     Args:
         why: The name.
@@ -115,7 +114,7 @@ def check_known(why: str, known: Sequence[str]) -> None:
     """
     from longca.errors import UnknownNameError
 
-    for name in re.split(r"[+|]", why):
+    for name in why.split("+"):
         if name.strip() not in known:
             raise UnknownNameError("kernel or strategy", name.strip(), known)
 

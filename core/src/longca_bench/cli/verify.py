@@ -152,7 +152,6 @@ def verify(
         return
     length = {"seqlen": described.seqlen, "seqlen_k": described.seqlen_k, "seed": described.seed}
     _refuse("kernels are verified on every offer of their manifests", {**about, **length, **described.given})
-    from longca.manifests.mixes import is_mix, singles
     from longca.manifests.pairs import split
 
     registry = open_registry(context, no_plugin)
@@ -162,9 +161,6 @@ def verify(
         if unverified and split(name):
             raise RequestError(f"--unverified verifies single kernels, and {name} is a pair; name its kernels")
         registry.manifests(name)
-        if is_mix(name):
-            each = " or ".join(singles(name))
-            raise RequestError(f"{name} is a mix, whose kernels are verified one by one; name {each}")
 
     from longca_bench.conformance.circumstances import Circumstances
     from longca_bench.conformance.noting import doubt, note

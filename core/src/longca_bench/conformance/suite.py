@@ -28,7 +28,6 @@ from packaging.utils import canonicalize_name
 from longca.errors import MissingPackageError, RequestError, UnknownNameError
 from longca.manifests import Device
 from longca.manifests.devices import current_device
-from longca.manifests.mixes import is_mix, singles
 from longca.manifests.pairs import split
 from longca.plugins import PluginInfo, Registry, registry
 from longca_bench.conformance.checks import CHECKS
@@ -133,9 +132,6 @@ def checks_of(
     provided = [name for plugin in plugins for name in plugin.kernels]
     for kernel in provided if kernels is None else kernels:
         everything.manifests(kernel)
-        if is_mix(kernel):
-            each = " or ".join(singles(kernel))
-            raise RequestError(f"{kernel} is a mix, whose kernels are checked one by one; name {each}")
         if plugins and not set(split(kernel) or (kernel,)) & set(provided):
             raise UnknownNameError(f"kernel of {distribution}", kernel, provided)
         yield from _kernel_checks(everything, kernel, where, road)

@@ -8,7 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from longca.errors import RequestError
-from longca.manifests.mixes import singles
+from longca.manifests.pairs import singles
 from longca.manifests.verdict import paragraph
 from longca_advice.recommend import recommend
 from longca_bench.measuring.outcome import Outcome, Way
@@ -121,7 +121,7 @@ def _check(problem: Sweep) -> None:
         )
     if several := [name for name in problem.kernels if singles(name) != (name,)]:
         each = " ".join(f"--kernel {name}" for name in singles(several[0]))
-        already = "and pairs and mixes of the named kernels are choices already"
+        already = "and pairs of the named kernels are choices already"
         raise RequestError(f"{several[0]} is no single kernel, {already}; give {each}")
 
 

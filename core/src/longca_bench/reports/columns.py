@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from longca.manifests.mixes import singles
+from longca.manifests.pairs import singles
 from longca.plain_text import printable
 from longca_bench.reports.words import (
     brief_error,

@@ -179,7 +179,7 @@ def _order(choices: Sequence[Choice]) -> Iterator[str]:
     """Why a shorter time comes later, if one does."""
     totals = [(choice.fits is False, choice.seconds.total) for choice in choices]
     if totals != sorted(totals):
-        yield "Order: a time counts as longer where nobody measured such calls, and for pairs and mixes."
+        yield "Order: a time counts as longer where nobody measured such calls, and for pairs."
 
 
 def _unmeasured(found: Recommendation) -> Iterator[str]:

@@ -12,8 +12,7 @@ from typing import Any
 from longca.errors import RequestError
 from longca.limits import check_tokens
 from longca.manifests import StrategyManifest, Transport
-from longca.manifests.mixes import singles
-from longca.manifests.pairs import join, split
+from longca.manifests.pairs import join, singles, split
 from longca.manifests.problem import Direction
 from longca.masks import PATTERNS
 from longca_advice.auto_layout import AUTO
@@ -164,7 +163,7 @@ def _offered(names: Sequence[str], wanted: Sequence[str]) -> list[str]:
 
 
 def _kernels(sweep: Sweep, known: tuple[str, ...], selected: tuple[str, ...]) -> list[str]:
-    """A sweep's kernels that are installed, and the selected pairs and mixes of them."""
+    """A sweep's kernels that are installed, and the selected pairs of them."""
     listed = [*(known if "*" in sweep.kernels else ()), *(name for name in sweep.kernels if name != "*")]
     pairs = [name for name in selected if singles(name) != (name,) and set(singles(name)) <= set(listed)]
     names = dict.fromkeys(name for name in (*listed, *pairs) if set(halves([name])) <= set(known))

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 
 from longca.errors import UnsupportedError
 from longca.manifests import Device, Direction
-from longca.manifests.mixes import is_mix, singles
-from longca.manifests.pairs import split
+from longca.manifests.pairs import singles, split
 from longca.masks import PATTERNS
 from longca.plugins import Registry
 from longca_advice.asked import Asked
@@ -208,7 +207,7 @@ def _call(case: Case, device: Device, registry: Registry) -> float | None:
     """
     problem, training = case.problem(device), case.direction == Direction.BACKWARD
     asked = Asked(problem, training, registry, sources().costs, None, (case.kernel,), anywhere=False)
-    halves = (case.kernel,) * 2 if is_mix(case.kernel) else split(case.kernel) or (case.kernel,) * 2
+    halves = split(case.kernel) or (case.kernel,) * 2
     if case.parallel is not None:
         return _shared(case.kernel, halves[: len(asked.directions)], case.parallel, asked)
     verdict = asked.resolve(case.kernel, problem).check()

@@ -9,7 +9,7 @@ from typing import Literal
 from longca.errors import RequestError, UnknownNameError
 from longca.limits import check_tokens
 from longca.manifests import StrategyManifest, installed_version
-from longca.manifests.mixes import is_mix, singles
+from longca.manifests.pairs import singles
 from longca.manifests.problem import Direction
 from longca.masks import get_pattern
 from longca.masks.mask import check_seqlen
@@ -70,7 +70,7 @@ class Selection:
 
 
 def halves(names: Iterable[str]) -> list[str]:
-    """Names of kernels, with the kernels of each pair and of each mix in its place."""
+    """Names of kernels, with the kernels of each pair in its place."""
     return [single for name in names for single in singles(name)]
 
 
@@ -128,10 +128,6 @@ def check(
             sweep is for one device, or for ranks, or pairs are selected without the backward.
     """
     _check_ranks(suite, selection, ranks)
-    alone = [name for sweep in suite.sweep if not sweep.strategies for name in sweep.kernels]
-    if mixes := list(filter(is_mix, [*alone, *(selection.kernels if ranks is None else ())])):
-        names = " or ".join(singles(mixes[0]))
-        raise RequestError(f"{mixes[0]} is a mix, from which the steps of a strategy take kernels; name {names}")
     if selection.pairs and selection.directions and Direction.BACKWARD not in selection.directions:
         raise RequestError("pairs are measured in direction backward; leave out --pairs, or --direction forward")
     _check_kernels(suite, kernels, selection)

@@ -12,7 +12,7 @@ from pydantic import AfterValidator
 
 from longca.errors import LongCAError
 from longca.manifests import Device, Layout
-from longca.manifests.mixes import singles
+from longca.manifests.pairs import singles
 from longca.manifests.steps import Steps
 from longca.manifests.verified import Standing, standing
 from longca.plugins import Registry

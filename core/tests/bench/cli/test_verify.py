@@ -128,7 +128,6 @@ def test_a_wrong_backward_is_found_whoever_computes_the_forward(halves, kernel):
         ("back+bak", "unknown backward half 'bak'. Did you mean back?"),
         ("back+back", "pairs a kernel with itself; name it once: back"),
         ("a+b+c", "is no pair; name two kernels"),
-        ("ahead|wrong", "is a mix, whose kernels are verified one by one; name ahead or wrong"),
     ],
 )
 def test_names_that_are_refused(halves, kernel, said):

@@ -81,14 +81,6 @@ def test_pairs_are_listed_and_selected_as_kernels_are():
         kernels_of(with_kernels("naive", "sdpa"), known, "sdpa+other")
 
 
-def test_a_mix_is_measured_under_strategies_alone():
-    for suite, selected in ((with_kernels("naive|sdpa"), ()), (load_suite("quick"), ("naive|sdpa",))):
-        with pytest.raises(
-            RequestError, match=r"naive\|sdpa is a mix, from which the steps of a strategy take kernels"
-        ):
-            kernels_of(suite, ("naive", "sdpa"), *selected)
-
-
 @pytest.mark.parametrize(("pair", "unknown"), [("naive+sdp", "sdp"), ("nave+sdpa", "nave")])
 def test_an_unknown_half_is_refused(pair, unknown):
     for suite, selected in ((with_kernels(pair), ()), (load_suite("quick"), (pair,))):

@@ -166,12 +166,3 @@ def test_sweeps_of_one_device_take_no_ranks(tmp_path):
 def test_digests_are_those_of_the_first_records():
     assert load_suite("quick").digest == "15ce7d78a799e334"
     assert expand(load_suite("quick"), ["naive", "sdpa"])[0].digest("cpu") == "19aaa8101258bcf1"
-
-
-def test_a_mix_is_selected_by_its_name(tmp_path):
-    suite, known = load_suite(sweep(tmp_path)), ["naive", "sdpa"]
-    found = expand(suite, known, Selection(kernels=("sdpa|naive",), strategies=("ulysses",)), **FOUR)
-    assert {case.kernel for case in found} == {"sdpa|naive"}
-    assert "sdpa|naive" not in {case.kernel for case in expand(suite, known, **FOUR)}
-    with pytest.raises(UnknownNameError, match=r"unknown kernel of suite mine 'sdp'|unknown kernel 'sdp'"):
-        expand(suite, known, Selection(kernels=("sdp|naive",)), **FOUR)
