@@ -24,7 +24,7 @@ from longca_bench.cli.run_advised import advised, print_advised
 from longca_bench.cli.run_kernels import ChosenKernels
 from longca_bench.cli.run_ranks import check_ranks, in_its_place
 from longca_bench.cli.run_request import Described, Request
-from longca_bench.measuring.options import DEADLINE, Options
+from longca_bench.measuring.options import DEADLINE, Options, let_threads_sleep
 
 if TYPE_CHECKING:
     from longca.plugins import Registry
@@ -152,6 +152,7 @@ def run(
     """
     from longca_bench.suites.cases import Selection
 
+    let_threads_sleep()
     chosen = ChosenKernels(tuple(kernel or ()), ab, recommended, pairs, unverified)
     kernels = chosen.names(None if function is None else (function, shape), alone=not (nproc or strategy))
     selection = Selection(

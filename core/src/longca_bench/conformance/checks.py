@@ -20,7 +20,7 @@ from longca_bench.conformance.masks import has_empty_rows, sparse_rows, uneven
 from longca_bench.conformance.oracle import buffers_for, oracle, run, verify_outliers, verify_problem, verify_repeats
 from longca_bench.conformance.problems import OUTLIERS_EACH, Labelled, few
 from longca_bench.conformance.subject import PARTNER, NotApplicableError, Subject
-from longca_bench.measuring.case_end import CaseEndError
+from longca_bench.measuring.status import CaseEndError
 from longca_bench.verification.findings import Verification, same_bits
 from longca_bench.verification.reference import reference
 

@@ -1,7 +1,6 @@
 """The road to a kernel that is examined: a worker of its distributions, or this process.
 
-The process that examines is the judge. It draws inputs, computes references and compares, and it runs no kernel that is
-isolated. Its keeper starts at the first need, and ends with the process.
+The process that examines draws inputs, computes references and compares, and it runs no kernel that is isolated.
 """
 
 from __future__ import annotations
@@ -16,11 +15,10 @@ import torch
 from longca.kernels.base import Kernel, torch_device
 from longca.manifests import Device
 from longca.plugins import Registry
-from longca_bench.measuring.keeping import Keeper, workers_environment
 from longca_bench.measuring.options import DEADLINE
 from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.results import methods_of
-from longca_bench.measuring.workers import Workers
+from longca_bench.measuring.worker import Workers
 
 __all__ = ["Road"]
 
@@ -68,12 +66,12 @@ class _Judge:
     """The workers for one device, and the kernels in them.
 
     Attributes:
-        environment: The environment of the workers.
         workers: The workers.
+        environment: The environment of this process when they were made.
     """
 
-    environment: dict[str, str]
     workers: Workers
+    environment: dict[str, str]
     _kernels: dict[tuple[str, frozenset[str]], RemoteKernel] = field(default_factory=dict)
 
     def kernel(self, registry: Registry, name: str, timeout: float) -> RemoteKernel:
@@ -96,11 +94,11 @@ _judges: dict[torch.device, _Judge] = {}
 
 
 def _judge(place: torch.device) -> _Judge:
-    environment = workers_environment()
+    environment = dict(os.environ)
     if place in _judges and _judges[place].environment != environment:
         _judges.pop(place).workers.close()
     if place not in _judges:
-        _judges[place] = _Judge(environment, Workers(Keeper(environment), place))
+        _judges[place] = _Judge(Workers(place), environment)
     return _judges[place]
 
 

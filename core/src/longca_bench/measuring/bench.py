@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Container
 from dataclasses import asdict
 from typing import Any
 
+import torch
+
+from longca.errors import LongCAError
 from longca.manifests import Device, Problem
-from longca_bench.measuring.case_end import CaseEndError
+from longca_bench.measuring.exhaustion import is_exhausted
 from longca_bench.measuring.gpu_state import gpu_state
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.kernel_trial import KernelTrial
@@ -18,17 +22,16 @@ from longca_bench.measuring.noise import quietly
 from longca_bench.measuring.processor import process_tree
 from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.shared_inputs import InputCache, SharedInputs
-from longca_bench.measuring.status import Status
+from longca_bench.measuring.status import CaseEndError, Status, failure
 from longca_bench.measuring.timing import take_samples
 from longca_bench.measuring.trial import Trial, WrongResultError
 from longca_bench.suites.tasks import Task
 from longca_bench.verification.findings import Verification
 
-__all__ = ["Bench"]
+__all__ = ["SHARE", "Bench"]
 
-#: Times that a suspected case is timed, because the pace of a machine may change among the samples. After some seconds
-#: it is timed twice at most.
-ROUNDS, PATIENCE = 3, 10.0
+#: Share of a CUDA device's memory that this process's own tensors may take. The rest is for the kernel and its results.
+SHARE = 0.75
 
 
 class Bench:
@@ -46,7 +49,56 @@ class Bench:
     ) -> None:
         self._device, self._instruments, self._wait_idle = device, instruments, wait_idle
         self._world, self._announce = instruments.world, instruments.announce
+        self._seconds: float | None = None
+        self._own = (os.getppid(),) if self._world.size > 1 else ()  # which supervises a rank
         self._inputs = InputCache(self._world, with_backward)
+        if self._world.device.type == "cuda":
+            torch.cuda.set_per_process_memory_fraction(SHARE)  # of the current device, which is this one
+
+    def result(self, task: Task, seconds: float | None) -> Result:
+        """Measures a case within a deadline. Faults of a plugin's code are results, and so is a lack of memory here.
+
+        Args:
+            task: The case.
+            seconds: The deadline for the worker, from its start on. None without a deadline.
+        """
+        workers, phases, self._seconds = self._instruments.workers, self._announce, seconds
+        workers.deadline = None
+        try:
+            return self._with_all_memory(task)
+        except CaseEndError as end:
+            if end.status is Status.TIMEOUT:
+                message = f"still in phase {phases.last!r} after {seconds:g} s; it was ended"
+            else:
+                is_dead = end.status is Status.CRASHED and seconds is not None  # a leader names the phases of ranks
+                message = f"{end} in phase {phases.last!r}" if is_dead else str(end)
+            return Result(end.status, message, {})
+        except Exception as error:  # this process's own memory may be out, or another rank may be gone
+            text = f"{type(error).__name__}: {error}"
+            exhausted = is_exhausted(error, text)
+            if isinstance(error, LongCAError):  # this case cannot be measured
+                return Result(failure(exhausted=exhausted), text, {})
+            how = "has no memory left." if exhausted else "failed in this case:"
+            said = f"the runner, which holds inputs and references, {how} {text}"
+            return Result(failure(exhausted=exhausted), said, {}, is_last=True)
+
+    def _with_all_memory(self, task: Task) -> Result:
+        """The result of a case, in which this process or the kernel may need the memory that other workers keep."""
+        workers = self._instruments.workers
+        try:
+            return self.measure(task)
+        except Exception as error:
+            if isinstance(error, CaseEndError):
+                lacks_memory = error.status is Status.OOM and workers.keep_memory
+            else:
+                lacks_memory = is_exhausted(error, str(error))
+            if self._world.size > 1 or not lacks_memory:  # ranks measure together
+                raise
+        # The error is gone now, and with it the tensors of the frames that it came through.
+        workers.end()
+        gc.collect()
+        torch.cuda.empty_cache()
+        return self.measure(task)
 
     def measure(self, task: Task) -> Result:
         """Verifies a case, times it if it is right, and verifies it again.
@@ -67,13 +119,9 @@ class Bench:
         if found.passed:
             self._instruments.world.give_back()
             try:
-                begin = time.monotonic()
-                for number in range(1, ROUNDS + 1):
+                times = self._timed(trial)
+                if trial.suspicion(busy=False):  # other processes may have disturbed it
                     times = self._timed(trial)
-                    if not trial.suspicion():
-                        break
-                    if number > 1 and max(self._world.everyone(time.monotonic() - begin)) > PATIENCE:
-                        break
                 self._announce("verify again")
                 again = trial.verify_again().findings
                 found += Verification(tuple(f.named(f"{f.tensor} after timing") for f in again))
@@ -83,21 +131,22 @@ class Bench:
         if not found.passed:
             fields |= {name: times[name] for name in ("peak_bytes", "gpu") if name in times}
             return Result(Status.WRONG, "; ".join(map(str, found.failures)), fields)
-        doubt = trial.suspicion()
+        doubt = trial.suspicion(busy=times["machine"]["busy"])
         status = Status.SUSPECT if doubt else Status.OK
         return Result(status, doubt, {**fields, **times} if self._world.rank == 0 else {})
 
     def _planned(self, task: Task) -> Trial:
-        """The trial of a case. The plan is made before its worker gets inputs, so it can compute nothing with them.
-
-        Kernels of one mask share inputs and sampled heads, which are drawn after the first kernel's plan.
-        """
+        """The trial of a case. The plan is made before its worker gets inputs, so it can compute nothing with them."""
         problem = task.case.problem(self._device)
         make = self._planned_here if task.sharing is None else self._planned_on_ranks
         return make(task, problem)
 
     def _planned_here(self, task: Task, problem: Problem) -> Trial:
         kernel = RemoteKernel(self._instruments.workers, task.case.kernel, task.distributions)
+        kernel.begin()
+        shared = self._shared(task, problem)  # while the worker starts, which takes a second
+        kernel.start()
+        self._begin_deadline()
         self._announce("load")
         kernel.load()
         self._announce("plan")
@@ -105,7 +154,11 @@ class Bench:
         if plan.form_text != task.form:
             message = f"the plan's form is {plan.form_text}; the offer that covers the problem takes {task.form}"
             raise CaseEndError(Status.WRONG, message)
-        return KernelTrial(kernel, plan, task, self._shared(task, problem), self._instruments)
+        return KernelTrial(kernel, plan, task, shared, self._instruments)
+
+    def _begin_deadline(self) -> None:
+        if self._seconds is not None:
+            self._instruments.workers.deadline = time.monotonic() + self._seconds
 
     def _planned_on_ranks(self, task: Task, problem: Problem) -> Trial:
         # Only ranks import torch.distributed.
@@ -144,11 +197,11 @@ class Bench:
         timing, machine = quietly(
             lambda: take_samples(trial.sample, self._world, self._instruments.budget, trial.inspect),
             self._world,
-            (os.getppid(),),  # the runner waits for this process
+            self._own,
             self._wait_idle,
         )
         wall = trial.wall(timing)
-        gpu = gpu_state(process_tree((os.getppid(),))) if self._device.kind == "cuda" else None
+        gpu = gpu_state(process_tree({os.getpid(), *self._own})) if self._device.kind == "cuda" else None
         return before | {
             "samples": timing.samples,
             "wall": wall,

@@ -1,7 +1,7 @@
-"""Commands of a judge to a worker, and the worker's answers.
+"""Commands to a worker, and the worker's answers.
 
-Commands are pickled, because the worker trusts the judge. Answers are JSON of a bounded length with a fixed form: the
-worker runs code of plugins, and whatever it says is data.
+Commands are pickled, because a worker trusts the process that started it. Answers are JSON of a bounded length with a
+fixed form: the worker runs code of plugins, and whatever it says is data.
 """
 
 from __future__ import annotations
@@ -60,11 +60,19 @@ class WorkerSetup:
 
 @dataclass(frozen=True)
 class Share:
-    """A block of shared memory to map. On CPUs its file descriptor follows on the connection."""
+    """A block of shared memory to map.
+
+    Attributes:
+        number: Its number.
+        nbytes: Its size.
+        handle: Its IPC handle on a CUDA device, or nothing.
+        fd: The descriptor of its file in the process that started the worker, or -1 on a CUDA device.
+    """
 
     number: int
     nbytes: int
     handle: bytes
+    fd: int
 
 
 @dataclass(frozen=True)
@@ -106,8 +114,6 @@ class Mode(StrEnum):
     TIMED = "timed"
     #: The seconds of the call by the host's clock, with launching.
     WALL = "wall"
-    #: Nothing. The judge's own clock holds several calls in a row, each on other inputs.
-    BURST = "burst"
     #: Nothing. Several calls in a row keep a CUDA device busy, before the inputs of a timed call change.
     LOAD = "load"
     #: The peak of memory.
@@ -127,7 +133,6 @@ class Run:
         buffers: The buffers that the call passes to the kernel, by their names.
         landing: Where results go that are not in a buffer, by their names.
         abreast: Whether a timed call begins when the workers of all ranks are ready.
-        earlier: Arguments and landing places of the calls before this one, in the mode `burst`.
         times: Number of calls, in the mode `load`.
     """
 
@@ -139,7 +144,6 @@ class Run:
     buffers: dict[str, Where] = field(default_factory=dict)
     landing: dict[str, Where] = field(default_factory=dict)
     abreast: bool = False
-    earlier: tuple[tuple[dict[str, Where], dict[str, Where]], ...] = ()
     times: int = 1
 
 
@@ -227,8 +231,6 @@ class Answer(_Data):
         moved_by: The transport of each axis of a planned strategy.
         kept: Whether a strategy's forward kept tensors for its backward.
         traffic: The collectives of a call, by their kind.
-        steps: Seconds of each plan.
-        counts: Tokens of each rank, by a placement function.
     """
 
     number: _Size = 0
@@ -248,5 +250,3 @@ class Answer(_Data):
     moved_by: Annotated[dict[_Word, Transport], Field(max_length=8)] = {}
     kept: bool = False
     traffic: Annotated[dict[_Kind, Traffic], Field(max_length=8)] = {}
-    steps: Annotated[list[_Seconds], Field(max_length=1024)] = []
-    counts: Annotated[list[_Size], Field(max_length=2**14)] = []

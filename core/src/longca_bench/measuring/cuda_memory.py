@@ -1,7 +1,7 @@
 """Memory on a CUDA device that two processes share, by the driver's own functions.
 
 PyTorch shares whole segments of its allocator, with whatever else lies in them, and keeps them while a process that was
-killed has not returned them. An allocation of the driver is one tensor's alone, and is the judge's to free.
+killed has not returned them. An allocation of the driver is one tensor's alone, and its owner frees it.
 """
 
 from __future__ import annotations
@@ -69,11 +69,14 @@ def close(address: int) -> None:
     _check(_driver().cuIpcCloseMemHandle(ctypes.c_uint64(address)), "cuIpcCloseMemHandle")
 
 
-@cache
 def _driver() -> Any:
-    """The driver's library. The device's context is current afterwards."""
+    """The driver's library. The context of the thread's current device is current afterwards."""
     torch.cuda.current_stream().synchronize()
-    torch.empty(1, device="cuda")
+    return _library()
+
+
+@cache
+def _library() -> Any:
     return ctypes.CDLL("libcuda.so.1")
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from longca_bench.measuring.messages import COMPUTING, PUSHING
 from longca_bench.measuring.timing import BUDGET
-from longca_bench.measuring.workers import Workers
+from longca_bench.measuring.worker import Workers
 from longca_bench.measuring.world import World
 
 __all__ = ["Instruments", "Phases"]

@@ -6,13 +6,12 @@ after the other, do not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any
 
 from longca_bench.measuring.messages import Result
-from longca_bench.measuring.pool import Judge
 from longca_bench.measuring.status import Status
 from longca_bench.suites.case import Case
 from longca_bench.suites.tasks import Task
@@ -27,12 +26,12 @@ class Turns:
     """Measures the tasks of one problem by turns.
 
     Args:
-        judge: The judge that measures both kernels.
+        measure: Measures a task within a deadline.
         pair: The tasks of both kernels on one problem, or one task if only one kernel takes the problem.
     """
 
-    def __init__(self, judge: Judge, pair: Sequence[Task]) -> None:
-        self._judge, self._pair = judge, pair
+    def __init__(self, measure: Callable[[Task, float], Result], pair: Sequence[Task]) -> None:
+        self._measure, self._pair = measure, pair
         self._results: dict[Case, Result] | None = None
 
     def __call__(self, task: Task, seconds: float) -> Result:
@@ -52,7 +51,7 @@ class Turns:
             for task in self._pair:
                 results = turns[task.case]
                 if not results or results[-1].status is Status.OK:
-                    results.append(self._judge.run(task, seconds))
+                    results.append(self._measure(task, seconds))
         return {case: _joined(results) for case, results in turns.items()}
 
 

@@ -1,4 +1,4 @@
-"""The trial of a kernel on one device. The kernel runs in a worker, and everything else in the judge.
+"""The trial of a kernel on one device. The kernel runs in a worker, and everything else in this process.
 
 Between calls the inputs change (`longca_bench.verification.change`), so each call is new work. The results of each
 timed call are checked.
@@ -6,8 +6,6 @@ timed call are checked.
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from random import SystemRandom
@@ -19,12 +17,8 @@ from torch import Tensor
 from longca.manifests import Direction
 from longca_bench.measuring.clocks import Clocks
 from longca_bench.measuring.commands import Mode
-from longca_bench.measuring.heard import Heard
 from longca_bench.measuring.instruments import Instruments
-from longca_bench.measuring.lateness import Lateness
-from longca_bench.measuring.new_work import NewWork
-from longca_bench.measuring.noise import disturbed
-from longca_bench.measuring.remote_kernel import Ran, RemoteKernel, RemotePlan, Step
+from longca_bench.measuring.remote_kernel import Ran, RemoteKernel, RemotePlan
 from longca_bench.measuring.results import NAMES, ContractError
 from longca_bench.measuring.shared_inputs import SharedInputs
 from longca_bench.measuring.timing import LEAST, Timing, loading_calls
@@ -63,7 +57,6 @@ class KernelTrial(Trial):
 
     expected: Reference
     _clocks: Clocks
-    _held: str
 
     def __init__(
         self, kernel: RemoteKernel, plan: RemotePlan, task: Task, shared: SharedInputs, instruments: Instruments
@@ -82,7 +75,6 @@ class KernelTrial(Trial):
         self._forward: tuple[Tensor, ...] = ()
         self._verified: tuple[Tensor, ...] = ()
         self._landing: dict[str, Tensor] = {}
-        self._lateness = Lateness()
         self._right: dict[str, Tensor] = {}
         self._last = 0.0
         self.fields = {
@@ -109,10 +101,8 @@ class KernelTrial(Trial):
 
     def verify_again(self) -> Verification:
         """Verifies the direction alone. A backward keeps the results of the forward that was verified."""
-        if self.is_forward:
-            return super().verify_again()
         self.change()
-        return self._check_backward()
+        return self.verify() if self.is_forward else self._check_backward()
 
     def _check_backward(self) -> Verification:
         out, lse = self._forward
@@ -143,24 +133,19 @@ class KernelTrial(Trial):
     def sample(self) -> tuple[float, dict[str, Tensor]]:
         """The seconds and the results of a timed call on changed inputs."""
         self._load()
-        handling = self._renew()
+        self._renew()
         ran = self._run(Mode.TIMED)
-        seconds = self._last = ran.heard.sample
-        self._clocks.take(seconds, ran.heard, handling)
-        if late := self._lateness.take(ran.heard.answer.late):
+        seconds = self._last = ran.reply.sample
+        if late := self._clocks.take(seconds, ran.reply.seconds, ran.reply.answer.late):
             raise WrongResultError([wrong(next(iter(self._landing)), late)])
         return seconds, ran.results
 
-    def _renew(self) -> float:
-        """Changes the inputs, and takes away the results of the last call. Returns the seconds of the latter."""
+    def _renew(self) -> None:
+        """Changes the inputs, and takes away the results of the last call."""
         self.change()
-        self._instruments.world.synchronize()
-        start = time.perf_counter()
         self._landing = self._landing or {name: self._like(name) for name in NAMES[self.problem.direction]}
-        if "lse" in self._landing:  # a change differs in every head of the other results
-            self._landing["lse"].fill_(torch.nan)
-        self._instruments.world.synchronize()
-        return time.perf_counter() - start
+        for there in self._landing.values():
+            there.fill_(torch.nan)
 
     def inspect(self, results: dict[str, Tensor]) -> None:
         """Checks the results of a timed call.
@@ -202,8 +187,7 @@ class KernelTrial(Trial):
 
     def before_timing(self) -> dict[str, Any]:
         """Nothing is measured. The clocks begin, or begin anew."""
-        self._clocks = Clocks.begin(self._instruments.workers.arena.device, self._kernel.latency)
-        self._held = ""
+        self._clocks = Clocks(self._instruments.workers.arena.device)
         return {}
 
     def peaks(self) -> tuple[int, ...]:
@@ -211,7 +195,7 @@ class KernelTrial(Trial):
         self._checksums.is_complete = True  # of the first verification
         if self._instruments.world.device.type == "cpu":
             return ()
-        peak = self._run(Mode.PEAK).heard.answer.peak
+        peak = self._run(Mode.PEAK).reply.answer.peak
         return () if peak is None else (peak,)
 
     def wall(self, timing: Timing) -> tuple[float, ...]:
@@ -225,18 +209,17 @@ class KernelTrial(Trial):
         self._renew()
         ran = self._run(Mode.WALL)
         self.inspect(ran.results)
-        return ran.heard.sample
+        return ran.reply.sample
 
     def after_timing(self, timing: Timing, peaks: tuple[int, ...]) -> dict[str, Any]:
-        """The clocks of the worker and of the judge, and the judge's own memory on the device."""
-        self._meet_new_work()
+        """The clocks of the worker and of this process, and this process's own memory on the device."""
         arena = self._instruments.workers.arena
         taken = torch.cuda.max_memory_reserved() + arena.nbytes if arena.device.type == "cuda" else None
         return {"clocks": self._clocks.fields(), "judge_bytes": taken}
 
-    def suspicion(self) -> str:
+    def suspicion(self, *, busy: bool) -> str:
         """The disagreement of the two clocks, or an empty text."""
-        return self._clocks.fault() or self._held
+        return self._clocks.fault(busy=busy)
 
     def _read(self, name: str, result: Tensor) -> Tensor:
         """A result as the reference has it. The first verification's results give the checksums."""
@@ -244,34 +227,6 @@ class KernelTrial(Trial):
         if self.expected.sample is not None and not self._checksums.is_complete:
             self._checksums.keep(name, there)
         return there
-
-    def _meet_new_work(self) -> None:
-        """Makes calls on inputs that the kernel has never met.
-
-        Raises:
-            WrongResultError: Their results are wrong.
-        """
-        count = self._clocks.burst(sum(x.nbytes for x in (*self._tensors.values(), *self._landing.values())))
-        arena, rough_lse = self._instruments.workers.arena, self._rough_lse
-        first = Step(self._tensors, self._landing)
-        new = NewWork(self.problem, self._given, self.expected.dtype, first, arena, count, rough_lse=rough_lse)
-
-        def attempt() -> tuple[Heard, float]:
-            self._load()
-            self._change = Change.none(self.problem)
-            new.draw()
-            if not self.is_forward:
-                for step in new.forwards:
-                    self._call(Direction.FORWARD, step.tensors, landing=step.landing)
-                new.draw_dout()
-            handling = new.empty()
-            self._instruments.world.synchronize()
-            heard = self._run(Mode.BURST if count > 1 else Mode.TIMED, earlier=new.steps[1:]).heard
-            if found := new.failures(without_lse=self._without_lse):
-                raise WrongResultError(found)
-            return heard, handling
-
-        self._held = self._clocks.hold(count, attempt, disturbed(arena.device.type, (os.getppid(),)))
 
     @property
     def _means(self) -> Means:

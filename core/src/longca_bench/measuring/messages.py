@@ -1,4 +1,4 @@
-"""Messages between the runner, or a rank's supervisor, and its judge.
+"""Messages between the supervisor of a rank and the rank, and the result of a case.
 
 Only a process that started another one sends it pickles. Everything else is JSON: answers to the process that started
 this one, and the words of ranks to each other.
@@ -15,9 +15,8 @@ from pydantic import BaseModel, TypeAdapter
 
 from longca.manifests import Device
 from longca_bench.measuring.status import Status
-from longca_bench.suites.tasks import Task
 
-__all__ = ["COMPUTING", "PUSHING", "Order", "Phase", "Place", "Result", "Setup", "from_json", "to_json"]
+__all__ = ["COMPUTING", "PUSHING", "Phase", "Place", "Result", "Setup", "from_json", "to_json"]
 
 #: First word of each phase in which a rank is inside a kernel, and does not wait for other ranks.
 COMPUTING = "kernel"
@@ -27,11 +26,11 @@ PUSHING = "push"
 
 @dataclass(frozen=True)
 class Place:
-    """A judge's place among the ranks of a job.
+    """The place of a rank in a job.
 
     Attributes:
         world: Number of the process group. A failure ends one group, and the next one has another number.
-        rank: The judge's rank.
+        rank: The rank.
         size: Number of ranks.
         local_rank: The rank's number on this machine, and so the number of its GPU.
         host: Host of the job's store.
@@ -48,15 +47,15 @@ class Place:
 
 @dataclass(frozen=True)
 class Setup:
-    """The first message to a judge.
+    """What all cases of a run share, and the first message to a rank.
 
     Attributes:
-        device: The device that it measures on.
+        device: The device of each rank.
         disabled: Plugins to leave out.
         with_backward: Lengths whose references need gradients, because some case at that length is a backward.
-        memory: Bytes of address space that each of its workers may take, or None for no limit.
+        memory: Bytes of address space that each worker may take, or None for no limit.
         wait_idle: Seconds that a case may wait for a quiet machine.
-        place: Its place among ranks, or None for a judge that measures alone.
+        place: The place of the rank, or None on one device.
     """
 
     device: Device
@@ -68,21 +67,8 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Order:
-    """A case to measure, and its deadline.
-
-    Attributes:
-        task: The case.
-        seconds: Seconds after which the judge ends the case, or None without a deadline.
-    """
-
-    task: Task
-    seconds: float | None = None
-
-
-@dataclass(frozen=True)
 class Phase:
-    """The phase that a judge begins.
+    """The phase that a rank begins.
 
     Attributes:
         name: `ready` after the start, and then for each case `load`, `inputs`, `plan`, `verify`, `time` and `verify
@@ -100,15 +86,13 @@ class Result:
         status: The end of the case.
         message: The reason for a status other than `ok`.
         fields: The measured fields of the record.
-        is_last: Whether the judge ends, because it can measure nothing more.
-        is_judges: Whether the judge itself failed, and no kernel. It ends then.
+        is_last: Whether the process that measured it can measure nothing more.
     """
 
     status: Status
     message: str
     fields: dict[str, Any]
     is_last: bool = False
-    is_judges: bool = False
 
 
 def to_json(value: object) -> bytes:

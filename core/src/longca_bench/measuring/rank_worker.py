@@ -1,7 +1,7 @@
-"""The worker of a rank: it joins the other ranks' workers, and calls strategies as its judge commands.
+"""The worker of a rank: it joins the other ranks' workers, and calls strategies as its rank commands.
 
-A strategy, its kernel and the collectives between them run here. Every rank's judge compares the results and holds the
-clock, as on one device.
+A strategy, its kernel and the collectives between them run here. Every rank compares the results and holds a clock, as
+on one device.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from longca_bench.measuring.watched_kernel import Marks, WatchedKernel
 from longca_bench.ranks.world import LOOK, JobWorld
 
 if TYPE_CHECKING:
-    from longca_bench.measuring.worker import Worker
+    from longca_bench.measuring.worker_process import WorkerProcess
 
 __all__ = ["RankWorker", "added_up"]
 
@@ -67,18 +67,18 @@ class RankWorker:
         worker: The worker.
         device: The device that it computes on.
         join: The group of workers to join.
-        marks: A descriptor of the memory of its marks.
 
     Attributes:
         world: The workers of all ranks.
         commands: The functions that do commands, by the command's type.
     """
 
-    def __init__(self, worker: Worker, device: torch.device, join: Join, marks: int) -> None:
+    def __init__(self, worker: WorkerProcess, device: torch.device, join: Join) -> None:
+        marks = os.open(f"/proc/{os.getppid()}/fd/{join.marks}", os.O_RDWR)
         self._worker, self._marks = worker, Marks(marks)
         os.close(marks)
         note_pushing(self._marks.pushing)
-        # The monitor of NCCL would end a worker that its judge had stopped for minutes.
+        # The monitor of NCCL would end a worker that its rank had stopped for minutes.
         os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
         self.world = JobWorld(device, join.place, join.number)
         self._strategies: dict[str, Callable[[Any], Strategy]] = {}
@@ -105,7 +105,7 @@ class RankWorker:
     def _load(self, load: LoadStrategy) -> Answer:
         before = self._worker.watch()
         self._strategies[load.strategy] = plugins.registry().load_strategy(load.strategy)
-        return Answer(changed=before.changed_by_import())
+        return Answer(changed=before.changed())
 
     def _plan(self, asked: PlanStrategy) -> Answer:
         self._planned = None
@@ -131,7 +131,7 @@ class RankWorker:
             fault = f"the plan's metadata_bytes is {plain_text(repr(nbytes), 40)}"
         self._planned = _Planned(asked.number, strategy, plan, kernel)
         facts = PlanFacts(form="", form_text="", backend="", metadata_bytes=0 if fault else nbytes, fault=fault)
-        moved, changed, laid_out = moved_by(strategy, manifest), before.changed(sets_up=True), laid_out - start
+        moved, changed, laid_out = moved_by(strategy, manifest), before.changed(), laid_out - start
         return Answer(seconds=seconds, layout_seconds=laid_out, plan=facts, moved_by=moved, changed=changed)
 
     def _call(self, asked: CallStrategy) -> Answer:

@@ -7,7 +7,7 @@ alive at the same time have addresses of their own in the worker too.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
 
@@ -18,16 +18,14 @@ from longca.kernels.base import Plan
 from longca.manifests import Direction, Problem
 from longca.masks import Form
 from longca_bench.measuring.arena import Where
-from longca_bench.measuring.case_end import CaseEndError
 from longca_bench.measuring.commands import Answer, MakePlan, Mode, Run
-from longca_bench.measuring.heard import Heard
 from longca_bench.measuring.results import NAMES, ContractError, fault_of
-from longca_bench.measuring.status import Status
-from longca_bench.measuring.workers import Workers
+from longca_bench.measuring.status import CaseEndError, Status
+from longca_bench.measuring.worker import Reply, Workers
 from longca_bench.verification.findings import same_bits
 from longca_bench.verification.verify import lse_dtype
 
-__all__ = ["Ran", "RemoteKernel", "RemotePlan", "Step", "results_of", "said_seconds"]
+__all__ = ["Ran", "RemoteKernel", "RemotePlan", "results_of", "said_seconds"]
 
 #: Seconds that pickling a problem may take beside planning it.
 _APART = 1.0
@@ -72,51 +70,34 @@ class Ran:
 
     Attributes:
         results: The results by their names, in shared memory.
-        heard: The worker's answer, with the judge's clock.
+        reply: The worker's answer, with this process's clock.
     """
 
     results: dict[str, Tensor]
-    heard: Heard
-
-
-@dataclass(frozen=True)
-class Step:
-    """A call to make.
-
-    Attributes:
-        tensors: The arguments by their names, in the contract's order.
-        landing: Shared tensors for the results, by their names.
-    """
-
-    tensors: Mapping[str, Tensor]
-    landing: Mapping[str, Tensor]
+    reply: Reply
 
 
 class RemoteKernel:
     """A kernel in a worker.
 
     Args:
-        workers: The judge's workers.
+        workers: The workers of this process.
         name: The name of the kernel, or of the pair.
-        distributions: The distributions that provide it.
-        has_strategy: Whether a strategy in the same worker calls it. Otherwise it has the worker for itself.
+        distributions: The distributions whose plugins the worker loads. They provide the kernel.
     """
 
-    def __init__(
-        self, workers: Workers, name: str, distributions: Iterable[str], *, has_strategy: bool = False
-    ) -> None:
+    def __init__(self, workers: Workers, name: str, distributions: Iterable[str]) -> None:
         self._workers, self.name = workers, name
-        self._worker = workers.of(distributions, "" if has_strategy else name)
+        self._worker = workers.of(distributions)
         self._twins: weakref.WeakKeyDictionary[_Key, Tensor] = weakref.WeakKeyDictionary()
         self._forgotten: list[int] = []
 
-    @property
-    def latency(self) -> float:
-        """Seconds of a round trip to the worker, before it had loaded a plugin."""
-        return self._worker.latency
+    def begin(self) -> None:
+        """Begins to start the worker, unless it runs."""
+        self._worker.begin()
 
     def start(self) -> None:
-        """Starts the worker, unless it runs."""
+        """Starts the worker, unless it runs, and waits until it is ready."""
         self._worker.start()
 
     def load(self) -> dict[str, list[str]]:
@@ -145,8 +126,8 @@ class RemoteKernel:
         self.load()
         number, forget = next(_numbers), tuple(self._forgotten)
         self._forgotten.clear()
-        heard = self._worker.ask(MakePlan(number, self.name, problem, forget))
-        answer, facts = heard.answer, heard.answer.plan
+        reply = self._worker.call(MakePlan(number, self.name, problem, forget))
+        answer, facts = reply.answer, reply.answer.plan
         if facts is None or facts.fault:
             raise CaseEndError(Status.WRONG, facts.fault if facts is not None else "the worker made no plan")
         if answer.changed:
@@ -155,7 +136,7 @@ class RemoteKernel:
             form = Form(facts.form)
         except ValueError:
             raise CaseEndError(Status.WRONG, f"the plan's form is {facts.form!r}, which is none") from None
-        about = (number, self._worker.age, said_seconds(heard), facts.form_text, facts.metadata_bytes)
+        about = (number, self._worker.age, said_seconds(reply), facts.form_text, facts.metadata_bytes)
         plan = RemotePlan(problem, form, facts.backend, *about)
         weakref.finalize(plan, self._forgotten.append, number)
         return plan
@@ -203,7 +184,6 @@ class RemoteKernel:
         mode: Mode = Mode.PLAIN,
         landing: Mapping[str, Tensor] | None = None,
         abreast: bool = False,
-        earlier: Sequence[Step] = (),
         times: int = 1,
     ) -> Ran:
         """Makes the worker call the kernel.
@@ -216,7 +196,6 @@ class RemoteKernel:
             mode: The measured quantity.
             landing: Shared tensors for results that are in no buffer. None makes new ones.
             abreast: Whether a timed call begins when the workers of all ranks are ready.
-            earlier: Calls before this one, in the mode `burst`.
             times: Number of calls, in the mode `load`.
 
         Raises:
@@ -231,14 +210,12 @@ class RemoteKernel:
         shared = {name: self._shared(x) for name, x in (*tensors.items(), *given.items())}
         places = self._places({**shared, **landing})
         arguments, filled, landed = ({name: places[name] for name in part} for part in (tensors, given, landing))
-        before = tuple((self._places(step.tensors), self._places(step.landing)) for step in earlier)
         about = (self.name, plan.number, direction, mode)
-        command = Run(*about, arguments, filled, landed, abreast, before, times)
-        heard = self._worker.ask(command)
+        reply = self._worker.call(Run(*about, arguments, filled, landed, abreast, times))
         for name, x in (*tensors.items(), *given.items()):
             if shared[name] is not x and not same_bits(shared[name], x):
                 x.copy_(shared[name])
-        return Ran(results_of(direction, heard.answer, given, landing), heard)
+        return Ran(results_of(direction, reply.answer, given, landing), reply)
 
     def _places(self, shared: Mapping[str, Tensor]) -> dict[str, Where]:
         """The places of shared tensors, by their names."""
@@ -320,7 +297,7 @@ def results_of(
     return {name: buffers[name] if name in buffers else landing[name] for name in names}
 
 
-def said_seconds(heard: Heard) -> float:
-    """The seconds that a worker says, or the judge's own if they are far apart."""
-    said = heard.answer.seconds or 0.0
-    return said if said <= heard.done.seconds <= 2 * said + _APART else heard.done.seconds
+def said_seconds(reply: Reply) -> float:
+    """The seconds that a worker says, or those of this process's clock if they are far apart."""
+    said = reply.answer.seconds or 0.0
+    return said if said <= reply.seconds <= 2 * said + _APART else reply.seconds

@@ -1,6 +1,6 @@
 """Remote strategies: a strategy with a kernel, in the worker of a rank.
 
-The judges of all ranks call the same methods in the same order.
+All ranks call the same methods in the same order.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from typing import TypeVar
 from torch import Tensor
 
 from longca.manifests import Direction, Problem
-from longca_bench.measuring.arena import sealed_file
-from longca_bench.measuring.case_end import CaseEndError
+from longca_bench.measuring.arena import shared_file
 from longca_bench.measuring.commands import Mode, Traffic
-from longca_bench.measuring.heard import Heard
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.remote_kernel import Ran, RemoteKernel, results_of, said_seconds
 from longca_bench.measuring.results import ContractError
-from longca_bench.measuring.status import Status
+from longca_bench.measuring.status import CaseEndError, Status
 from longca_bench.measuring.strategy_commands import (
     WHOLE,
     CallStrategy,
@@ -35,6 +33,7 @@ from longca_bench.measuring.strategy_commands import (
 )
 from longca_bench.measuring.timing import loading_calls
 from longca_bench.measuring.watched_kernel import Marks
+from longca_bench.measuring.worker import Reply
 from longca_bench.measuring.world import World
 from longca_bench.ranks.world import JobWorld
 from longca_bench.suites.tasks import Sharing, Task
@@ -43,7 +42,7 @@ __all__ = ["RemoteStrategy", "StrategyFacts", "agreed"]
 
 _T = TypeVar("_T")
 _numbers = count(1)
-#: Times its own seconds that a call may take by the judge's clock, to be believed when loading calls are counted.
+#: Times its own seconds that a call may take by the rank's clock, to be believed when loading calls are counted.
 _BELIEVED = 4
 
 
@@ -78,7 +77,6 @@ class RemoteStrategy:
     Attributes:
         sharing: How ranks share the case.
         kernel: The kernel alone, in the same worker.
-        latency: Seconds of a round trip to a worker, on the slowest rank.
     """
 
     def __init__(self, instruments: Instruments, task: Task) -> None:
@@ -90,8 +88,8 @@ class RemoteStrategy:
         self.sharing: Sharing = task.sharing
         self._workers, self._announce = instruments.workers, instruments.announce
         self._worker = self._workers.of(task.distributions)
-        self.kernel = RemoteKernel(self._workers, task.case.kernel, task.distributions, has_strategy=True)
-        self.latency = self._last = self._pace = 0.0
+        self.kernel = RemoteKernel(self._workers, task.case.kernel, task.distributions)
+        self._last = self._pace = 0.0
 
     def load(self) -> None:
         """Imports the strategy and its kernel in the worker. All ranks replace a worker that one of them must replace.
@@ -103,7 +101,6 @@ class RemoteStrategy:
         if any(self._world.everyone(worker.is_changed or not worker.is_joined)):
             worker.end()
             self._join()
-        self.latency = max(self._world.everyone(worker.latency))
 
         def imported() -> None:
             worker.load(kernel)
@@ -121,14 +118,14 @@ class RemoteStrategy:
         about = number, task.case.kernel, parallel.strategy, parallel.mesh, task.placed or "", parallel.transport
 
         def made() -> tuple[tuple[float, float, int], str]:
-            heard = self._worker.ask(PlanStrategy(*about, problem, self.sharing.layout))
-            answer, facts = heard.answer, heard.answer.plan
+            reply = self._worker.call(PlanStrategy(*about, problem, self.sharing.layout))
+            answer, facts = reply.answer, reply.answer.plan
             if facts is None or facts.fault:
                 raise CaseEndError(Status.WRONG, facts.fault if facts is not None else "the worker made no plan")
             if answer.changed:
                 raise CaseEndError(Status.WRONG, f"plan changes global state: {', '.join(answer.changed)}")
             moved_by = ",".join(f"{axis}={transport}" for axis, transport in answer.moved_by.items())
-            return (answer.layout_seconds or 0.0, said_seconds(heard), facts.metadata_bytes), moved_by
+            return (answer.layout_seconds or 0.0, said_seconds(reply), facts.metadata_bytes), moved_by
 
         mine = agreed(self._world, made, lambda: self._announce("planned"))
         numbers, moved_by = zip(*self._world.everyone(mine), strict=True)
@@ -161,10 +158,10 @@ class RemoteStrategy:
             ContractError: This rank's results break the contract.
         """
         command = self._command(direction, tensors, plan, landing, mode, keeps)
-        heard = self._worker.ask(command)
+        reply = self._worker.call(command)
         if mode is Mode.TIMED:
-            self._last = _at_least(heard)
-        return Ran(results_of(direction, heard.answer, {}, landing, "strategy"), heard)
+            self._last = _at_least(reply)
+        return Ran(results_of(direction, reply.answer, {}, landing, "strategy"), reply)
 
     def keep_busy(self, direction: Direction, tensors: Mapping[str, Tensor], plan: StrategyFacts) -> None:
         """Makes calls that load CUDA devices, before a timed call on other inputs. All ranks do so together.
@@ -186,7 +183,7 @@ class RemoteStrategy:
             return
         last, pace = map(max, zip(*self._world.everyone((self._last, self._pace)), strict=True))
         if times := loading_calls(last, pace):
-            self._pace = self._worker.ask(command(times)).done.seconds / times
+            self._pace = self._worker.call(command(times)).seconds / times
 
     def record(
         self, part: Part, direction: Direction, tensors: Mapping[str, Tensor], plan: StrategyFacts
@@ -200,7 +197,7 @@ class RemoteStrategy:
             plan: The plan.
         """
         call = self._command(direction, tensors, plan, {}, Mode.PLAIN, False)
-        answer = self._worker.ask(Record(call, part)).answer
+        answer = self._worker.call(Record(call, part)).answer
         return {str(kind): traffic for kind, traffic in answer.traffic.items()}
 
     def repeat(self, what: str) -> tuple[float, None]:
@@ -212,10 +209,10 @@ class RemoteStrategy:
             what: WHOLE, COMPUTE, a kind of collectives, or `all` of them.
         """
         self._load(lambda times: Repeat(WHOLE, times))
-        heard = self._worker.ask(Repeat(what))
+        reply = self._worker.call(Repeat(what))
         if what == WHOLE:
-            self._last = _at_least(heard)
-        return min(heard.answer.seconds or 0.0, heard.ended.seconds), None
+            self._last = _at_least(reply)
+        return min(reply.sample, reply.seconds), None
 
     def _command(
         self,
@@ -234,16 +231,16 @@ class RemoteStrategy:
         """Joins the workers of all ranks."""
         world, worker = self._world, self._worker
         world.groups += 1
-        fd = sealed_file("longca-marks", mmap.PAGESIZE)
+        fd = shared_file("longca-marks", mmap.PAGESIZE)
         marks = Marks(fd)
-        worker.ask(Join(world.place, world.groups), fd)
+        worker.call(Join(world.place, world.groups, fd))
         os.close(fd)
         worker.is_joined, worker.look = True, lambda: self._announce.inside(marks.read())
 
 
-def _at_least(heard: Heard) -> float:
+def _at_least(reply: Reply) -> float:
     """Seconds of a timed call, for the count of calls that load the device. A worker can say too few."""
-    return max(heard.sample, heard.ended.seconds / _BELIEVED)
+    return max(reply.sample, reply.seconds / _BELIEVED)
 
 
 def agreed(world: World, call: Callable[[], _T], announce: Callable[[], None] = lambda: None) -> _T:

@@ -1,12 +1,13 @@
 """The runner: each case is resolved, measured within its deadline, and recorded.
 
-A judge process takes the cases of one device. A judge that dies or is ended is replaced, and the next case is not
-affected. Several judges, one for each GPU, share the cases. Cases of one shape go to one judge in a row, because they
-share inputs and a reference. In a job of ranks, all ranks measure each case together.
+The kernels run in workers, so a kernel can end a case and nothing else. Several GPUs share the cases, with a thread for
+each. Cases of one shape are measured in a row, because they share inputs and a reference. In a job of ranks, all ranks
+measure each case together.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -14,18 +15,24 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
+import torch
+
 from longca.errors import UnsupportedError
+from longca.kernels.base import torch_device
 from longca.manifests import Device
 from longca.plugins import Registry
 from longca_advice.history import remember
+from longca_bench.measuring.bench import Bench
 from longca_bench.measuring.case_record import identity, judged, measured_record, unmeasured_record
 from longca_bench.measuring.environment import this_machine
+from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.interleave import Turns
 from longca_bench.measuring.messages import Result, Setup
 from longca_bench.measuring.options import Options
-from longca_bench.measuring.pool import Judge
 from longca_bench.measuring.records import Record
 from longca_bench.measuring.status import Status
+from longca_bench.measuring.worker import Workers
+from longca_bench.measuring.world import World
 from longca_bench.suites.case import Case
 from longca_bench.suites.suite import Suite
 from longca_bench.suites.tasks import Task, task_of
@@ -66,30 +73,60 @@ def run_cases(
     if together is not None:
         run.work(partial(together, setup), groups)
     else:
-        _with_judges(run, setup, groups, options)
+        _on_devices(run, setup, groups, options)
     if run.error is not None:
         raise run.error
     return run.records
 
 
-def _with_judges(run: _Run, setup: Setup, groups: _Groups, options: Options) -> None:
-    """Runs groups of cases with a judge for each device, and ends the judges."""
-    judges = [Judge(setup, index) for index in range(1 if options.interleave else options.workers)]
+def _on_devices(run: _Run, setup: Setup, groups: _Groups, options: Options) -> None:
+    """Runs groups of cases on each device, with workers that end afterwards."""
+    count = 1 if options.interleave else options.workers
+    every = [_workers(setup, index if count > 1 else None) for index in range(count)]
     try:
         if options.interleave:
-            run.take_turns(judges[0], groups)
-        elif len(judges) == 1:
-            run.work(judges[0].run, groups)
+            run.take_turns(_bench(setup, every[0]).result, groups)
+        elif count == 1:
+            run.work(_bench(setup, every[0]).result, groups)
         else:
-            threads = [threading.Thread(target=run.work, args=(each.run, groups), daemon=True) for each in judges]
+            threads = [
+                threading.Thread(target=_on_gpu, args=(run, setup, groups, index, workers), daemon=True)
+                for index, workers in enumerate(every)
+            ]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
     finally:
         run.close()
-        for judge in judges:
-            judge.kill()
+        for workers in every:
+            workers.close()
+
+
+def _on_gpu(run: _Run, setup: Setup, groups: _Groups, index: int, workers: Workers) -> None:
+    if workers.arena.device.type == "cuda":
+        torch.cuda.set_device(index)  # of this thread
+    run.work(_bench(setup, workers).result, groups)
+
+
+def _workers(setup: Setup, gpu: int | None) -> Workers:
+    """The workers of a device.
+
+    Args:
+        setup: The setup of the run.
+        gpu: Number of the one visible GPU that they use, or None for all of them.
+    """
+    device, name = torch_device(setup.device), None
+    if gpu is not None and device.type == "cuda":
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        name = visible.split(",")[gpu] if visible else str(gpu)
+        device = torch.device("cuda", gpu)
+    return Workers(device, setup.memory, name)
+
+
+def _bench(setup: Setup, workers: Workers) -> Bench:
+    device = workers.arena.device
+    return Bench(setup.device, Instruments(World(device), workers), setup.with_backward, setup.wait_idle)
 
 
 def _shape(case: Case) -> tuple[Any, ...]:
@@ -97,7 +134,7 @@ def _shape(case: Case) -> tuple[Any, ...]:
 
 
 class _Run:
-    """The state that judges share during a run."""
+    """The state that devices share during a run."""
 
     def __init__(
         self, suite: Suite, device: Device, registry: Registry, record: Callable[[Record], None], options: Options
@@ -111,7 +148,7 @@ class _Run:
         self._here = this_machine(registry, device)
 
     def close(self) -> None:
-        """Keeps no further record: the last words of a judge that is being ended are not a result."""
+        """Keeps no further record: the last words of a worker that is being ended are not a result."""
         with self._lock:
             self._closed = True
 
@@ -130,13 +167,13 @@ class _Run:
         with self._lock:
             return groups.popleft() if groups and not self._closed else None
 
-    def take_turns(self, judge: Judge, groups: _Groups) -> None:
+    def take_turns(self, measure: _Measure, groups: _Groups) -> None:
         """Makes kernels take turns on each problem, until no problem is left."""
         for group in groups:
             for direction in dict.fromkeys(case.direction for case in group):
                 cases = [case for case in group if case.direction == direction]
                 tasks = [self._task(case) for case in cases]
-                turns = Turns(judge, [task for task in tasks if isinstance(task, Task)])
+                turns = Turns(measure, [task for task in tasks if isinstance(task, Task)])
                 for case in cases:
                     self._keep(self._one(turns, case))
 

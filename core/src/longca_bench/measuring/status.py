@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["Status"]
+from longca.errors import LongCAError
+
+__all__ = ["CaseEndError", "Status", "failure"]
 
 #: Advice for `oom` by the form of the mask, where the form is the likely cause.
 _OUT_OF_MEMORY = {
@@ -93,3 +95,25 @@ class Status(StrEnum):
         if self is Status.CRASHED and "SIGKILL" in message:
             return _KILLED
         return self.advice.format(kernel=kernel)
+
+
+class CaseEndError(LongCAError):
+    """The code of a plugin has ended the case.
+
+    Args:
+        status: The status of the case.
+        message: The reason.
+    """
+
+    def __init__(self, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def failure(*, exhausted: bool) -> Status:
+    """The status of a case that an exception ended.
+
+    Args:
+        exhausted: Whether memory ran out.
+    """
+    return Status.OOM if exhausted else Status.ERROR

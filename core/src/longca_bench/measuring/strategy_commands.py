@@ -1,4 +1,4 @@
-"""Commands of a rank's judge to its worker, beside those that every worker knows."""
+"""Commands of a rank to its worker, beside those that every worker knows."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ WHOLE, COMPUTE = "whole", "compute"
 
 @dataclass(frozen=True)
 class Join:
-    """A process group of workers to join. The descriptor of its marks follows on the connection.
+    """A process group of workers to join.
 
     Attributes:
         place: The rank's place in the job.
-        number: Number of the group in the judges' world.
+        number: Number of the group in the ranks' world.
+        marks: The descriptor of the memory of the worker's marks, in the process that started the worker.
     """
 
     place: Place
     number: int
+    marks: int
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class PlanStrategy:
         placement: The placement of the tokens.
         transport: The way to move tensors.
         problem: The problem of all ranks together.
-        layout: The layout that the judges have.
+        layout: The layout that the ranks have.
     """
 
     number: int

@@ -1,15 +1,12 @@
 """The trial of a strategy with a kernel, on one of several ranks.
 
-The strategy runs in this rank's worker, together with the workers of the other ranks. The judges of all ranks check
-results together.
+The strategy runs in this rank's worker, together with the workers of the other ranks. All ranks check results together.
 """
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random, SystemRandom
 from typing import Any
 
@@ -20,10 +17,7 @@ from longca_advice.nominal import imbalance
 from longca_bench.measuring.apart import computing_and_communication, kernel_alone
 from longca_bench.measuring.clocks import Clocks
 from longca_bench.measuring.commands import Mode
-from longca_bench.measuring.heard import Heard
 from longca_bench.measuring.instruments import Instruments
-from longca_bench.measuring.lateness import Lateness
-from longca_bench.measuring.noise import disturbed
 from longca_bench.measuring.remote_kernel import Ran
 from longca_bench.measuring.remote_strategy import RemoteStrategy, StrategyFacts
 from longca_bench.measuring.results import ContractError
@@ -44,12 +38,10 @@ class _Word:
 
     Attributes:
         findings: Its findings.
-        waited: Seconds for which it had no core, until the call ended and until the results were there.
         drawn: A number that it has drawn.
     """
 
     findings: list[Finding]
-    waited: tuple[float, float]
     drawn: int
 
 
@@ -83,9 +75,8 @@ class StrategyTrial(Trial):
         self._forward: Results = {}
         self._verified: Results = {}
         self._landing: Results = {}
-        self._lateness = Lateness()
         self._keeps = False
-        self._begin_clocks()
+        self._clocks = Clocks(world.device)
         self.fields = {
             "form": task.form,
             "placed": task.placed,
@@ -131,44 +122,30 @@ class StrategyTrial(Trial):
         shard.write("dout")  # after the forward, which has no use for it
 
     def sample(self) -> tuple[float, Results]:
-        """The seconds and the results of a timed call on changed inputs."""
-        direction = self.problem.direction
-        # Before the change, on inputs whose results are known: a strategy may keep tensors of the forward after it.
-        self._strategy.keep_busy(direction, self._tensors(direction), self._plan)
-        self.change()
-        ran, heard, handling = self._timed()
-        self._clocks.take(ran.heard.sample, heard, handling)
-        return ran.heard.sample, ran.results
-
-    def _begin_clocks(self) -> None:
-        self._clocks = Clocks.begin(self._world.device, self._strategy.latency)
-        self._held = ""
-
-    def _timed(self) -> tuple[Ran, Heard, float]:
-        """A timed call on the inputs as they are.
-
-        Returns:
-            This rank's call. The answer to it, with the waits of all ranks. Seconds of writing such results.
+        """The seconds and the results of a timed call on changed inputs.
 
         Raises:
             WrongResultError: It was wrong on some rank.
         """
         direction = self.problem.direction
-        start = time.perf_counter()
+        # Before the change, on inputs whose results are known: a strategy may keep tensors of the forward after it.
+        self._strategy.keep_busy(direction, self._tensors(direction), self._plan)
+        self.change()
         self._landing = self._landing or self._shard.landing(direction)
         for there in self._landing.values():
             there.fill_(torch.nan)
         self._world.synchronize()
-        handling = time.perf_counter() - start
-        self._world.everyone(None)  # all judges give their commands at once, so their clocks can be compared
+        self._world.everyone(None)  # all ranks give their commands at once, so their clocks can be compared
         ran, found = self._called(lambda: self._call(direction, self._landing, Mode.TIMED))
         if ran is not None:
             found += self._shard.incomplete(ran.results)
-            if late := self._lateness.take(ran.heard.answer.late):
+            if late := self._clocks.take(ran.reply.sample, ran.reply.seconds, ran.reply.answer.late):
                 found += self._shard.here([wrong(next(iter(ran.results)), late)])
-        waited = self._shared_words(found, ran)
+        words = self._world.everyone(_Word(found, _drawn()), _Word)
+        self._random = Random(repr([word.drawn for word in words]))
+        self._raise(worst(word.findings for word in words))
         assert ran is not None, "a call without results has findings"
-        return ran, _with_waits(ran.heard, waited), handling
+        return ran.reply.sample, ran.results
 
     def inspect(self, results: Results) -> None:
         """Compares rows that are drawn after a timed call, checksums of heads that are not verified, and the inputs.
@@ -184,18 +161,17 @@ class StrategyTrial(Trial):
         direction = self.problem.direction
         ran, breaches = self._called(lambda: self._call(direction, self._shard.landing(direction), Mode.PEAK))
         self._raise(self._all(breaches))
-        peaks = self._world.everyone(None if ran is None else ran.heard.answer.peak)
+        peaks = self._world.everyone(None if ran is None else ran.reply.answer.peak)
         return tuple(peak for peak in peaks if peak is not None)
 
     def before_timing(self) -> dict[str, Any]:
         """Errors and times of the kernel alone. The clocks begin, or begin anew."""
-        self._begin_clocks()
+        self._clocks = Clocks(self._world.device)
         about = self._task.case, self.problem, self._strategy, self._shared, self._instruments
         return kernel_alone(*about).fields()
 
     def after_timing(self, timing: Timing, peaks: tuple[int, ...]) -> dict[str, Any]:
         """Each rank's times and memory, the clocks, and the times of computing and of communication apart."""
-        self._meet_new_work(timing.median)
         direction = self.problem.direction
         apart = computing_and_communication(
             self._strategy,
@@ -205,40 +181,10 @@ class StrategyTrial(Trial):
         clocks = max(self._world.everyone(self._clocks.fields()), key=lambda each: each["distance"] - each["allowed"])
         return {"rank_samples": timing.ranks, "rank_peak_bytes": peaks, "clocks": clocks, **apart}
 
-    def suspicion(self) -> str:
+    def suspicion(self, *, busy: bool) -> str:
         """The clocks that do not agree, with their ranks, or an empty text."""
-        faults = enumerate(self._world.everyone(self._clocks.fault() or self._held))
+        faults = enumerate(self._world.everyone(self._clocks.fault(busy=busy)))
         return "; ".join(f"rank {rank}: {fault}" for rank, fault in faults if fault)
-
-    def _meet_new_work(self, sample: float) -> None:
-        """Makes calls on inputs that the strategy has never met. They must be right, and as fast as the samples.
-
-        Args:
-            sample: Seconds of a sample. The slowest rank counts, as in these calls.
-
-        Raises:
-            WrongResultError: Their results are wrong on some rank.
-        """
-        shard, direction = self._shard, self.problem.direction
-
-        def attempt() -> tuple[Heard, float]:
-            self._strategy.keep_busy(direction, self._tensors(direction), self._plan)
-            shard.write_new(self._random, "q", "k", "v")
-            if not self.is_forward:
-                _, breaches = self._called(lambda: self._call(Direction.FORWARD, self._forward, keeps=self._keeps))
-                self._raise(self._all(breaches))
-                shard.write_new(self._random, "dout")
-            ran, heard, handling = self._timed()
-            self._raise(
-                self._all(shard.check_new(self._forward | ran.results, self._forward, self._random)), "new inputs"
-            )
-            seconds = max(self._world.everyone(heard.answer.seconds or 0.0))
-            return replace(heard, answer=heard.answer.model_copy(update={"seconds": seconds})), handling
-
-        ours = {pid for each in self._world.everyone((os.getpid(), os.getppid())) for pid in each}
-        self._held = self._clocks.hold(
-            1, attempt, disturbed(self._world.device.type, ours), lambda fast: all(self._world.everyone(fast)), sample
-        )
 
     def _checked(self, direction: Direction) -> Verification:
         """Verifies the results of one call on all ranks. A forward keeps its results for the backward."""
@@ -248,7 +194,7 @@ class StrategyTrial(Trial):
             return Verification(found)
         if keeps and ran is not None:
             self._forward, self._verified = landing, self._shard.undone(landing)
-            self._keeps = any(self._world.everyone(ran.heard.answer.kept))
+            self._keeps = any(self._world.everyone(ran.reply.answer.kept))
         return Verification(self._all(self._shard.check(landing)))
 
     def _call(self, direction: Direction, landing: Results, mode: Mode = Mode.PLAIN, keeps: bool = False) -> Ran:
@@ -267,33 +213,16 @@ class StrategyTrial(Trial):
         except ContractError as error:
             return None, self._shard.here(findings_of(error))
 
-    def _shared_words(self, found: list[Finding], ran: Ran | None) -> tuple[float, float]:
-        """The longest waits of all ranks for a core, because ranks wait for each other in a call.
-
-        Raises:
-            WrongResultError: The call was wrong on some rank.
-        """
-        waited = (ran.heard.ended.waited, ran.heard.done.waited) if ran is not None else (0.0, 0.0)
-        words = self._world.everyone(_Word(found, waited, _drawn()), _Word)
-        self._random = Random(repr([word.drawn for word in words]))
-        self._raise(worst(word.findings for word in words))
-        return max(word.waited[0] for word in words), max(word.waited[1] for word in words)
-
     def _all(self, found: list[Finding]) -> tuple[Finding, ...]:
         """The worst findings of all ranks."""
         return worst(self._world.everyone(found, list[Finding]))
 
-    def _raise(self, found: Iterable[Finding], of: str = "a timed call") -> None:
-        """Raises findings, if there are any. Their names say what they are of."""
-        if found := [each.named(each.tensor.replace(" on", f" of {of} on", 1)) for each in found]:
+    def _raise(self, found: Iterable[Finding]) -> None:
+        """Raises findings of a timed call, if there are any."""
+        if found := [each.named(each.tensor.replace(" on", " of a timed call on", 1)) for each in found]:
             raise WrongResultError(found)
 
 
 def _drawn() -> int:
     """A number that nobody can predict. Ranks draw from the numbers of all of them."""
     return SystemRandom().getrandbits(63)
-
-
-def _with_waits(heard: Heard, waited: tuple[float, float]) -> Heard:
-    ended, done = waited
-    return replace(heard, ended=replace(heard.ended, waited=ended), done=replace(heard.done, waited=done))

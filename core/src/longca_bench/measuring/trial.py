@@ -108,6 +108,10 @@ class Trial(ABC):
         """
         return {}
 
-    def suspicion(self) -> str:
-        """The reason not to believe the times, in a sentence, or an empty text."""
+    def suspicion(self, *, busy: bool) -> str:
+        """The reason not to believe the times, in a sentence, or an empty text.
+
+        Args:
+            busy: Whether other processes used the machine.
+        """
         return ""

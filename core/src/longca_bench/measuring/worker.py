@@ -1,378 +1,321 @@
-"""The worker: a process that runs the kernels of one distribution, as a judge commands.
+"""Workers: processes that run the kernels of some distributions for this process, which draws inputs and compares.
 
-It gets tensors in shared memory, calls a kernel, and puts the results into shared memory. It draws no inputs, compares
-nothing and writes no file, and nothing that it says is believed. A case can end its worker and nothing else.
+A worker loads the plugins of one distribution, or of several for a pair or for a strategy with its kernel. It starts
+when it is first needed, and again after it was lost. While one worker computes, the others are stopped.
 """
 
 from __future__ import annotations
 
-import gc
-import mmap
+import math
 import os
-import random
-import resource
+import shutil
+import signal
+import tempfile
 import time
-from collections.abc import Callable
-from multiprocessing.connection import Connection
-from multiprocessing.reduction import recv_handle
-from typing import Any, cast
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from longca import plugins
-from longca.kernels.base import Kernel, Plan
-from longca.manifests import Direction
-from longca.parallel.pushes import window_bytes
-from longca.plain_text import plain_text
-from longca_bench.measuring import cuda_memory
-from longca_bench.measuring.arena import Block, Where, tensor_at
-from longca_bench.measuring.commands import (
-    MOST_BYTES,
-    Answer,
-    Close,
-    Load,
-    MakePlan,
-    Mode,
-    PlanFacts,
-    Returned,
-    Run,
-    Share,
-    WorkerSetup,
-)
-from longca_bench.measuring.exhaustion import is_exhausted
-from longca_bench.measuring.global_state import GlobalState
-from longca_bench.measuring.results import describe_all, methods_of, named_results
-from longca_bench.measuring.strategy_commands import CallStrategy, Join
-from longca_bench.measuring.timing import calls_in_a_row, timed_call, wall_call
-from longca_bench.measuring.world import World
+from longca_bench.measuring.arena import Arena, Where
+from longca_bench.measuring.child_process import ChildProcess
+from longca_bench.measuring.commands import LONGEST, Answer, Close, Load, Share, WorkerSetup
+from longca_bench.measuring.options import OWN_VARIABLES
+from longca_bench.measuring.status import CaseEndError, Status, failure
 
-__all__ = ["serve"]
+__all__ = ["Reply", "Worker", "Workers"]
 
-#: A number that no kernel seeds with. One that seeds with the same changes no state that shows.
-_SEED = 1_099_466
-_ERROR = 2000
-_WORD = 400
+_MODULE = "longca_bench.measuring.worker_process"
+#: Workers that are kept alive. On a GPU each has a context of about half a GB.
+_MOST_ALIVE = 16
+#: Bytes of shared memory without a tensor that are kept for later cases.
+_MOST_KEPT = 2**28
+_LOOK = 0.5  # seconds between two looks while a worker computes
 
 
-def serve(connection: Connection, setup: WorkerSetup) -> None:
-    """Does what a judge commands until the connection is closed.
+@dataclass(frozen=True)
+class Reply:
+    """The answer of a worker, with this process's clock.
+
+    Attributes:
+        answer: The answer.
+        seconds: Seconds from the command until the worker said that the timed call had ended, or else answered.
+    """
+
+    answer: Answer
+    seconds: float
+
+    @property
+    def sample(self) -> float:
+        """Seconds of a timed call by the worker's clock."""
+        return max(self.answer.seconds or 0.0, 1e-9)
+
+
+class Workers:
+    """The workers of this process on one device, by their distributions.
 
     Args:
-        connection: The worker's end of the connection.
-        setup: The judge's words at the start.
+        device: The device that this process and its workers compute on.
+        memory: Bytes of address space that each worker may take, or None for no limit.
+        gpu: The one GPU that the workers see, as CUDA_VISIBLE_DEVICES names it, or None for the same as this process.
+
+    Attributes:
+        arena: The memory that this process shares with them.
+        deadline: When the case must have ended, by the monotonic clock. None without a deadline.
     """
-    if setup.memory is not None:
-        resource.setrlimit(resource.RLIMIT_AS, (setup.memory, setup.memory))
-    for seed in (random.seed, np.random.seed, torch.manual_seed):
-        seed(_SEED)  # a worker begins in a known state
-    os.environ["LONGCA_PLUGINS"] = ",".join(setup.distributions)  # no other plugin is imported here
-    worker = Worker(connection, setup)
-    while True:
-        try:
-            number, command = connection.recv()
-        except EOFError:
+
+    def __init__(self, device: torch.device, memory: int | None = None, gpu: str | None = None) -> None:
+        self.arena = Arena(device)
+        self.deadline: float | None = None
+        self._device, self._memory, self._gpu = device, memory, gpu
+        self._folder = tempfile.mkdtemp(prefix="longca-")
+        self._workers: dict[tuple[frozenset[str], str], Worker] = {}
+
+    def of(self, distributions: Iterable[str], owner: str = "") -> Worker:
+        """The worker that loads the plugins of some distributions, and of no other.
+
+        Args:
+            distributions: The distributions.
+            owner: A user's function that has the worker for itself.
+        """
+        key = frozenset(distributions), owner
+        worker = self._workers.pop(key, None) or Worker(self, key[0])
+        self._workers[key] = worker  # the last one is the latest
+        for other in list(self._workers.values())[:-_MOST_ALIVE]:
+            other.end()
+        return worker
+
+    @property
+    def keep_memory(self) -> bool:
+        """Whether workers run that keep memory of a CUDA device, which another one may lack."""
+        return self._device.type == "cuda" and any(worker.is_running for worker in self._workers.values())
+
+    def start(self, distributions: frozenset[str], *, shows_output: bool) -> ChildProcess:
+        """Starts the process of a worker.
+
+        Args:
+            distributions: The distributions whose plugins it loads.
+            shows_output: Whether its output goes to this process's standard error too.
+        """
+        os.makedirs(self._folder, exist_ok=True)
+        own = {} if self._gpu is None else {"CUDA_VISIBLE_DEVICES": self._gpu}
+        output = "shown" if shows_output else "kept"
+        hidden = OWN_VARIABLES if OWN_VARIABLES[-1] in os.environ else ()
+        process = ChildProcess(_MODULE, tempfile.mkdtemp(dir=self._folder), own, hidden, output)
+        device = self._device.type if self._gpu is not None else str(self._device)
+        process.connection.send(WorkerSetup(device, distributions, self._memory))
+        return process
+
+    def stop_others(self, worker: Worker) -> None:
+        """Stops all workers but one."""
+        for other in self._workers.values():
+            if other is not worker:
+                other.stop()
+
+    def trim(self) -> None:
+        """Gives shared memory back that no tensor is in, if it is much. New memory costs time in every process."""
+        if self.arena.unused_bytes <= _MOST_KEPT:
             return
-        worker.number = number
-        worker.say(worker.answer(command))
+        numbers = self.arena.unused
+        for worker in self._workers.values():
+            worker.unmap(numbers)
+        self.arena.trim()
+
+    def end(self) -> None:
+        """Ends all workers. They start again at need."""
+        for worker in self._workers.values():
+            worker.end()
+
+    def close(self) -> None:
+        """Ends all workers, and removes their folder."""
+        self.end()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class Worker:
-    """The state of a worker: its kernels, its plans and the shared memory that it has mapped.
+    """One worker process, which is started at need.
 
     Args:
-        connection: The worker's end of the connection.
-        setup: The judge's words at the start.
+        workers: All workers of this process.
+        distributions: The distributions whose plugins it loads.
 
     Attributes:
-        number: Number of the command that is being done.
+        age: Number of the process. It grows when a process is ended, so a plan knows whether its process is there.
+        is_changed: Whether a kernel changed the process's global state.
+        is_joined: Whether the process has joined the workers of other ranks.
+        look: Is called now and then while this process waits for an answer, and before an error is raised.
+        shows_output: Whether what a new process prints goes to this process's standard error too.
     """
 
-    def __init__(self, connection: Connection, setup: WorkerSetup) -> None:
-        self.number, self._pid = 0, os.getpid()
-        self._connection = connection
-        self._world = self._abreast = World(torch.device(setup.device))
-        if self._world.device.index is not None:
-            torch.cuda.set_device(self._world.device)
-        if self._world.device.type == "cuda":
-            torch.empty(1, device=self._world.device)  # a context is no state that a kernel changed
-        self._blocks: dict[int, Block] = {}
-        self._kernels: dict[str, Kernel] = {}
-        self._plans: dict[int, Plan] = {}
-        self._state: GlobalState | None = None  # at the last look, if the last command was a call
-        self._called: set[tuple[type, int, Direction]] = set()  # plans, and directions in which they were called
-        self._do: dict[type, Callable[[Any], Answer]] = {
-            Share: self._share,
-            Close: self._close,
-            Load: self._load,
-            MakePlan: self._plan,
-            Run: self._run,
-            Join: self._join,
-        }
-
-    def answer(self, command: object) -> Answer:
-        """Does a command. Whatever a plugin raises is the answer."""
-        is_call = isinstance(command, Run | CallStrategy)
-        try:
-            answer = self._do[type(command)](command)
-            self._state = self._state if is_call else None
-            return answer
-        except BaseException as error:  # a kernel may raise anything, SystemExit and KeyboardInterrupt too
-            text = f"{plain_text(type(error).__name__, 100)}: {plain_text(error, _ERROR)}"
-            exhausted = is_exhausted(error, text)
-        # The error is gone now, and with it the tensors of the frames that it came through.
-        gc.collect()
-        return Answer(error=text, exhausted=exhausted, lost=self._poisoned(), changed=self._changed())
-
-    def _changed(self) -> list[str]:
-        """Names of the global state that a command changed before it raised."""
-        state, self._state = self._state, None
-        try:
-            return [] if state is None else state.changed()
-        except Exception:  # the working directory may be gone
-            return ["a state that cannot be read"]
-
-    def _poisoned(self) -> bool:
-        """Whether the CUDA context can do nothing more, as after an illegal memory access."""
-        if not torch.cuda.is_initialized():
-            return False
-        try:
-            torch.cuda.synchronize()
-            torch.cuda.empty_cache()
-        except RuntimeError:
-            return True
-        return False
-
-    def _share(self, share: Share) -> Answer:
-        block = Block(share.number, share.nbytes, self._world.device)
-        if share.handle:
-            block.memory = cuda_memory.open_exported(share.handle)
-        else:
-            block.fd = recv_handle(self._connection)
-            block.memory = mmap.mmap(block.fd, share.nbytes)
-            block.memory.madvise(mmap.MADV_DONTFORK)  # a copy of the worker would write to a later call's results
-            os.close(block.fd)
-        self._blocks[share.number] = block
-        return Answer()
-
-    def _close(self, close: Close) -> Answer:
-        for number in close.numbers:
-            block = self._blocks.pop(number)
-            if block.handle or block.device.type == "cuda":
-                cuda_memory.close(block.memory)
-        if torch.cuda.is_initialized():
-            torch.cuda.empty_cache()
-        return Answer()
+    def __init__(self, workers: Workers, distributions: frozenset[str]) -> None:
+        self._workers, self._distributions = workers, distributions
+        self._process: ChildProcess | None = None
+        self._mapped: set[int] = set()
+        self._loaded: dict[str, dict[str, list[str]]] = {}
+        self._is_stopped, self._sent = False, 0
+        self.age, self.is_changed, self.is_joined = 0, False, False
+        self.look: Callable[[], None] = lambda: None
+        self.shows_output = False
 
     @property
-    def world(self) -> World:
-        """The workers of all ranks, or this device alone."""
-        return self._abreast
+    def is_running(self) -> bool:
+        """Whether the process is there."""
+        return self._process is not None
 
-    def kernel(self, name: str) -> Kernel:
-        """A loaded kernel."""
-        return self._kernels[name]
+    def begin(self) -> None:
+        """Begins to start the process, unless it runs. It is ready some time later."""
+        if self._process is None:
+            self._process = self._workers.start(self._distributions, shows_output=self.shows_output)
 
-    def watch(self) -> GlobalState:
-        """The global state before a command. If the command raises, its answer says what has changed."""
-        self._state = GlobalState()
-        return self._state
+    def start(self) -> None:
+        """Starts the process, unless it runs, and waits until it is ready."""
+        self._ready()
+        self._send(Close(()))
+        self._receive()
 
-    def _load(self, load: Load) -> Answer:
-        before = self.watch()
-        if load.kernel not in self._kernels:
-            self._kernels[load.kernel] = plugins.registry().load(load.kernel)
-        return Answer(methods=methods_of(self._kernels[load.kernel]), changed=before.changed_by_import())
+    def load(self, kernel: str) -> dict[str, list[str]]:
+        """Makes it import a kernel and make its instance, unless it has.
 
-    def _join(self, join: Join) -> Answer:
-        # Only ranks import torch.distributed.
-        from longca_bench.measuring.rank_worker import RankWorker
+        Returns:
+            The names of the arguments of each of the kernel's methods. `**` stands for any others.
 
-        joined = RankWorker(self, self._world.device, join, recv_handle(self._connection))
-        self._abreast = joined.world
-        self._do |= joined.commands
-        return Answer()
+        Raises:
+            CaseEndError: The kernel cannot be loaded, or its import changes global state.
+        """
+        self._ready()
+        if kernel not in self._loaded:
+            self._loaded[kernel] = self.imports(Load(kernel)).methods
+        return self._loaded[kernel]
 
-    def _plan(self, asked: MakePlan) -> Answer:
-        for number in asked.forget:
-            self._plans.pop(number, None)
-        before, kernel = self.watch(), self._kernels[asked.kernel]
-        self._world.synchronize()
-        start = time.perf_counter()
-        plan = kernel.plan(asked.problem)
-        self._world.synchronize()
-        seconds = time.perf_counter() - start
-        self._plans[asked.number] = plan
-        return Answer(seconds=seconds, plan=_facts(plan, asked), changed=before.changed(sets_up=True))
-
-    def _run(self, run: Run) -> Answer:
-        tensors, buffers, landing = map(self.tensors, (run.tensors, run.buffers, run.landing))
-        call = self._call(run, tensors, buffers)
-        if run.earlier:
-            call = self._in_a_row(run, call)
-        return self.made(run, call, self._abreast if run.abreast else self._world, tensors, buffers, landing)
-
-    def made(
-        self,
-        run: Run | CallStrategy,
-        call: Callable[[], Any],
-        world: World,
-        tensors: dict[str, Tensor],
-        buffers: dict[str, Tensor],
-        landing: dict[str, Tensor],
-    ) -> Answer:
-        """Makes a call as it is asked, and describes its results.
+    def imports(self, command: object) -> Answer:
+        """Makes it import something.
 
         Args:
-            run: The command.
-            call: The call.
-            world: The ranks that begin together.
-            tensors: The arguments.
-            buffers: The buffers that the call gets.
-            landing: Where results go that are in no buffer.
+            command: The command.
+
+        Raises:
+            CaseEndError: The import fails, or changes global state.
         """
-        if run.mode is Mode.TIMED and world.device.type == "cpu":
-            for tensor in tensors.values():
-                tensor.sum()  # the judge wrote it on another core, and a caller's tensors are in its own caches
-        self._state = self._state or GlobalState()
-        measured: dict[str, Any] = {}
-        if run.mode is Mode.TIMED:
-            measured["seconds"], results = timed_call(call, world)
-            self.tell_end()
-        elif run.mode is Mode.WALL:
-            measured["seconds"], results = wall_call(call, world)
-            self.tell_end()
-        elif run.mode is Mode.PEAK:
-            measured["peak"], results = self.peak(call)
-        elif run.mode is Mode.LOAD:
-            results = calls_in_a_row(call, run.times, world)
-        elif run.mode is Mode.BURST:
-            results = call()
-            self._world.synchronize()
-            self.tell_end()
-        else:
-            results = call()
-        if run.mode is Mode.PLAIN:
-            self._world.synchronize()
-        self._end_a_copy()
-        is_strategy = isinstance(run, CallStrategy)
-        named, fault = named_results(run.direction, results, "strategy" if is_strategy else "kernel")
-        returned = describe_all(named, tensors, buffers, parts=is_strategy)
-        landed = {name: there for name, there in landing.items() if _lands(returned, name, there)}
-        measured["late"] = self._land(named, landed)
-        is_first = self._is_first(run)
-        # Compilers start threads in a first call, and may do so in some later ones on a CUDA device.
-        threads = run.mode is Mode.TIMED or not (is_first or world.device.type == "cuda")
-        return Answer(
-            returned=[returned[name] for name in named],
-            fault=plain_text(fault, _WORD),
-            changed=self._state.changed(threads=threads, sets_up=is_first),
-            **measured,
-        )
+        answer = self.call(command).answer
+        if answer.changed:
+            raise CaseEndError(Status.WRONG, f"the import changes global state: {', '.join(answer.changed)}")
+        return answer
 
-    def _is_first(self, run: Run | CallStrategy) -> bool:
-        """Whether a plan is called in a direction for the first time, when libraries are imported and compile."""
-        called = (type(run), run.plan, run.direction)
-        is_first = called not in self._called
-        self._called.add(called)
-        return is_first and run.mode is not Mode.TIMED
+    def place(self, tensor: Tensor) -> Where:
+        """The place of a shared tensor, in a block that the worker has mapped."""
+        where, block = self._workers.arena.where(tensor), self._workers.arena.block_of(tensor)
+        assert block is not None, "only shared tensors have a place"
+        if where.block not in self._mapped:
+            self._ready()
+            self._send(Share(block.number, block.nbytes, block.handle, block.fd))
+            if error := self._receive().error:
+                raise CaseEndError(Status.ERROR, error)
+            self._mapped.add(where.block)
+        return where
 
-    def tell_end(self) -> None:
-        """Tells the judge that a timed call has ended."""
-        self.say(Answer(said="ended"))
+    def call(self, command: object) -> Reply:
+        """Gives it a command, and waits for the answer.
 
-    def say(self, answer: Answer) -> None:
-        """Sends the judge an answer."""
-        self._end_a_copy()
-        answer = answer.model_copy(update={"number": self.number})
-        self._connection.send_bytes(answer.model_dump_json().encode())
+        Args:
+            command: The command.
 
-    def _end_a_copy(self) -> None:
-        """Ends a copy of this process that a kernel has made. A copy says nothing, and writes no results."""
-        if os.getpid() != self._pid:
-            os._exit(0)
-
-    def _call(self, run: Run, tensors: dict[str, Tensor], buffers: dict[str, Tensor]) -> Callable[[], Any]:
-        kernel, plan = self._kernels[run.kernel], self._plans[run.plan]
-        given = tuple(tensors.values())
-        method: Callable[..., Any] = kernel.forward if run.direction is Direction.FORWARD else kernel.backward
-        return lambda: method(*given, plan, **buffers)
-
-    def _in_a_row(self, run: Run, last: Callable[[], Any]) -> Callable[[], Any]:
-        """Calls in a row. The results of each one are copied to where the judge reads them before the next one."""
-        steps = [
-            (self._call(run, self.tensors(tensors), {}), tuple(self.tensors(landing).values()))
-            for tensors, landing in run.earlier
-        ]
-
-        def calls() -> Any:
-            for call, landing in steps:
-                for there, result in zip(landing, call(), strict=True):
-                    there.copy_(result)
-            return last()
-
-        return calls
-
-    def peak(self, call: Callable[[], Any]) -> tuple[int | None, Any]:
-        """Bytes of the peak above the memory before a call, or None on CPUs, and the call's results.
-
-        Windows that peers push into count whole. They are not the allocator's, and calls before may have made them.
+        Raises:
+            CaseEndError: The plugin raised, the worker died, its answer is no answer, or the deadline passed.
         """
-        if self._world.device.type == "cpu":
-            return None, call()
-        self._world.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        results = call()
-        self._world.synchronize()
-        return torch.cuda.max_memory_allocated() - before + window_bytes(), results
-
-    def _land(self, named: dict[str, Any], landing: dict[str, Tensor]) -> float:
-        """Copies results to where the judge reads them, and returns the seconds for which the device went on.
-
-        The copies wait for nothing: they take what is there when the call has ended.
-        """
-        if self._world.device.type == "cpu":
-            for name, there in landing.items():
-                there.copy_(named[name])
-            return 0.0
-        with torch.cuda.stream(torch.cuda.Stream()) as side:
-            for name, there in landing.items():
-                there.copy_(named[name])
-            torch.cuda.current_stream().synchronize()
-        del side
+        if self._workers.arena.device.type == "cuda":
+            torch.cuda.synchronize()  # what this process has written is there
+        self._ready()
         start = time.perf_counter()
-        torch.cuda.synchronize()
-        return time.perf_counter() - start
+        self._send(command)
+        answer, ended = self._receive(), 0.0
+        while answer.said == "ended":
+            ended = ended or time.perf_counter() - start
+            answer = self._receive()
+        seconds = ended or time.perf_counter() - start
+        self.is_changed |= bool(answer.changed)
+        self.look()
+        if answer.error:
+            if answer.lost or (answer.exhausted and not self.is_joined):  # other ranks may wait for a rank
+                self.end()  # what its allocator keeps is memory for others
+            raise CaseEndError(failure(exhausted=answer.exhausted), answer.error)
+        return Reply(answer, seconds)
 
-    def tensors(self, places: dict[str, Where]) -> dict[str, Tensor]:
-        """The tensors at some places in shared memory, by their names."""
-        return {name: tensor_at(self._blocks[where.block], where) for name, where in places.items()}
+    def unmap(self, numbers: Iterable[int]) -> None:
+        """Makes it close blocks of shared memory that it has mapped. A worker that cannot is ended."""
+        closed = tuple(number for number in numbers if number in self._mapped)
+        if closed and self._process is not None:
+            try:
+                self.call(Close(closed))
+            except CaseEndError:
+                self.end()
+        self._mapped.difference_update(closed)
 
+    def stop(self) -> None:
+        """Stops it until the next command."""
+        if self._process is not None and not self._is_stopped:
+            self._process.signal(signal.SIGSTOP)
+            self._is_stopped = True
 
-def _lands(returned: dict[str, Returned], name: str, there: Tensor) -> bool:
-    """Whether a result is to be copied: a plain tensor of the right shape that is in no buffer."""
-    found = returned.get(name)
-    return found is not None and not found.fault and not found.is_in and found.shape == list(there.shape)
+    def end(self) -> None:
+        """Ends it and everything that it started."""
+        if self._process is not None:
+            self._process.end()
+        self._forget()
 
+    def _forget(self) -> None:
+        self.age += self._process is not None
+        self._process, self._is_stopped, self.is_changed, self.is_joined = None, False, False, False
+        self._mapped.clear()
+        self._loaded.clear()
 
-def _facts(plan: Any, asked: MakePlan) -> PlanFacts:
-    """The facts that a plan says of itself. A fact that is missing or impossible is its fault."""
-    if not isinstance(plan, Plan):
-        kind = plain_text(type(plan).__name__, 100)
-        return PlanFacts(form="", form_text="", backend="", metadata_bytes=0, fault=f"plan returned a {kind}")
-    fault, nbytes, backend = "", plan.metadata_bytes, cast(object, plan.backend)
-    if plan.problem is not asked.problem and plan.problem != asked.problem:
-        fault = "the plan is for another problem than the one that was asked"
-    elif not isinstance(backend, str):
-        fault = f"the plan's backend is a {plain_text(type(backend).__name__, 100)} instead of a text"
-    elif type(nbytes) is not int or not 0 <= nbytes <= MOST_BYTES:
-        fault = f"the plan's metadata_bytes is {plain_text(repr(nbytes), 40)}"
-    return PlanFacts(
-        form=plain_text(plan.form, _WORD),
-        form_text=plain_text(plan.form_text, _WORD),
-        backend=plain_text(plan.backend, _WORD),
-        metadata_bytes=0 if fault else nbytes,
-        fault=fault,
-    )
+    def _ready(self) -> None:
+        self._workers.stop_others(self)
+        self.begin()
+        if self._is_stopped and self._process is not None:
+            self._process.signal(signal.SIGCONT)
+            self._is_stopped = False
+
+    def _send(self, command: object) -> None:
+        assert self._process is not None, "a worker is started before it is given anything"
+        self._sent += 1
+        try:
+            self._process.connection.send((self._sent, command))
+        except OSError:
+            raise self._lost("") from None
+
+    def _receive(self) -> Answer:
+        assert self._process is not None, "a worker is started before it answers"
+        self._wait()
+        try:
+            answer = Answer.model_validate_json(self._process.connection.recv_bytes(LONGEST))
+        except (EOFError, OSError):
+            raise self._lost("") from None
+        except ValueError:  # a ValidationError is one
+            raise self._lost("sent something other than an answer, and ") from None
+        if answer.number != self._sent:
+            raise self._lost("answered another command than the last, and ")
+        return answer
+
+    def _wait(self) -> None:
+        """Waits for the next words of the worker. Past the deadline it is ended."""
+        assert self._process is not None, "a worker is started before anything is awaited of it"
+        deadline, connection = self._workers.deadline, self._process.connection
+        while True:
+            left = math.inf if deadline is None else deadline - time.monotonic()
+            if left > 0 and connection.poll(min(_LOOK, left)):
+                return
+            if left <= 0:
+                self.end()
+                raise CaseEndError(Status.TIMEOUT, "it gave no answer before its deadline, and was ended")
+            self.look()
+
+    def _lost(self, before: str) -> CaseEndError:
+        """The error of a worker that is lost. Everything that it started is ended."""
+        process = self._process
+        assert process is not None, "a worker is lost after it was started"
+        self.look()
+        how, words = process.how_it_ended(), process.last_words
+        self._forget()
+        said = f". Its last words: {words}" if words else ""
+        return CaseEndError(Status.CRASHED, f"the worker {before}{how}{said}")

@@ -1,12 +1,14 @@
-"""Members: a process of a job that supervises one rank's judge, as the leader directs."""
+"""Members: a process of a job that supervises the process of one rank, as the leader directs."""
 
 from __future__ import annotations
 
 import signal
+from contextlib import suppress
 from dataclasses import replace
 
-from longca_bench.measuring.messages import Order, Place, Result
-from longca_bench.measuring.pool import Judge
+from longca_bench.measuring.child_process import ChildProcess
+from longca_bench.measuring.messages import Phase, Place, Result, from_json
+from longca_bench.measuring.status import Status
 from longca_bench.ranks.board import Board, answer, assignment, gone, ready, stop
 from longca_bench.ranks.job import Job
 from longca_bench.ranks.messages import Assignment, RankResult
@@ -14,6 +16,7 @@ from longca_bench.ranks.store import open_store
 
 __all__ = ["Member", "follow"]
 
+_MODULE = "longca_bench.ranks.rank_process"
 _LISTEN = 0.05  # seconds between two looks for the leader's stop
 
 
@@ -27,12 +30,12 @@ class Member:
 
     def __init__(self, job: Job, board: Board) -> None:
         self._job, self._board = job, board
-        self._judge: Judge | None = None
+        self._process: ChildProcess | None = None
         self._world = -1
         self._phase, self._phases = "", 0
 
     def follow(self) -> None:
-        """Does one assignment after another until the last, and then ends the judge."""
+        """Does one assignment after another until the last, and then ends the rank's process."""
         number, rank = 0, self._job.rank
         try:
             while (told := self._board.read(assignment(number), Assignment | None)) is not None:
@@ -44,45 +47,57 @@ class Member:
             self._board.post(gone(rank), True)
 
     def end(self) -> None:
-        """Ends the judge, if there is one."""
-        if self._judge is not None:
-            self._judge.kill()
+        """Ends the rank's process and its worker, if they run."""
+        if self._process is not None:
+            self._process.end()
+            self._process = None
 
     def _do(self, number: int, told: Assignment) -> Result | None:
         self._phase, self._phases = "start", 0
-        judge = self._judge
-        if judge is None or self._world != told.world or not judge.is_running:
-            judge = self._started(told)
+        if self._process is None or self._world != told.world or not self._process.is_running:
+            self._start(told)
             while self._phase != "ready":
-                if not isinstance(said := self._listen(judge, number), str):
+                if not isinstance(said := self._listen(number), str):
                     return said
         self._board.post(ready(number, self._job.rank), True)
-        judge.give(Order(told.task))
-        while isinstance(said := self._listen(judge, number), str):
+        self._give(told.task)
+        while isinstance(said := self._listen(number), str):
             pass
         return said
 
-    def _started(self, told: Assignment) -> Judge:
-        """A judge for a new world, after the end of the one before."""
+    def _start(self, told: Assignment) -> None:
+        """Starts a process for a new world, after the end of the one before."""
         self.end()
         job = self._job
         place = Place(told.world, job.rank, job.size, job.local_rank, job.host, job.port)
-        self._judge, self._world = Judge(replace(told.setup, place=place)), told.world
-        self._judge.launch()
-        return self._judge
+        self._process, self._world = ChildProcess(_MODULE, output="error"), told.world
+        self._give(replace(told.setup, place=place))
 
-    def _listen(self, judge: Judge, number: int) -> Result | str | None:
-        """The name of the judge's next phase, or its result. None if the leader stopped the case."""
-        while True:
-            said = judge.hear(_LISTEN)
-            if isinstance(said, Result):
-                return said
-            if said is not None:
-                self._phase, self._phases = said.name, self._phases + 1
-                return self._phase
+    def _give(self, message: object) -> None:
+        """Sends the process a message. If the process is gone, the next `_listen` says so."""
+        assert self._process is not None, "a rank's process is started before it is given anything"
+        with suppress(OSError):
+            self._process.connection.send(message)
+
+    def _listen(self, number: int) -> Result | str | None:
+        """The name of the rank's next phase, or its result. None if the leader stopped the case."""
+        while (process := self._process) is not None:
+            try:
+                if process.connection.poll(_LISTEN):
+                    said: Phase | Result = from_json(process.connection.recv_bytes(), Phase | Result)
+                    if isinstance(said, Result):
+                        if said.is_last:
+                            self.end()
+                        return said
+                    self._phase, self._phases = said.name, self._phases + 1
+                    return self._phase
+            except (EOFError, OSError):
+                how = process.how_it_ended()
+                self._process = None
+                return Result(Status.CRASHED, f"the process of the rank {how}", {}, is_last=True)
             if self._board.has(stop(number)):
-                judge.kill()
-                return None
+                self.end()
+        return None
 
 
 def follow(job: Job) -> None:

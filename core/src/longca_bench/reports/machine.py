@@ -18,7 +18,6 @@ from longca.manifests.devices import cpu_device, cuda_devices, driver_version
 from longca.manifests.problem import Direction
 from longca.masks import PATTERNS
 from longca.plugins import Registry
-from longca_bench.measuring.cgroup import can_join
 from longca_bench.reports.capabilities import Cell, Question, Reach, examine
 from longca_bench.reports.reasons import installs
 
@@ -52,8 +51,6 @@ def find_machine() -> Iterator[Fact]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     yield Fact("CPU", f"{cpu.name}, {cores} cores")
     yield Fact("memory", _gib(cpu.memory))
-    means = "their cgroup, their process groups" if can_join() else "their process groups (no cgroup can be made here)"
-    yield Fact("workers", f"end with {means} and all processes below them")
     driver = driver_version()
     yield Fact("NVIDIA driver", driver or "none", True if driver else None)
     for index, gpu in enumerate(cuda_devices()):

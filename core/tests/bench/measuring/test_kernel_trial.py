@@ -1,6 +1,5 @@
 """The calls of a trial besides its samples."""
 
-import os
 from itertools import pairwise
 
 import pytest
@@ -10,9 +9,8 @@ from longca.manifests import Device
 from longca_bench.measuring.bench import Bench
 from longca_bench.measuring.commands import Mode
 from longca_bench.measuring.instruments import Instruments, Phases
-from longca_bench.measuring.keeping import Keeper
 from longca_bench.measuring.kernel_trial import KernelTrial
-from longca_bench.measuring.workers import Workers
+from longca_bench.measuring.worker import Workers
 from longca_bench.measuring.world import World
 from longca_bench.suites.cases import expand
 from longca_bench.suites.suite import load_suite
@@ -38,17 +36,18 @@ directions = ["{direction}"]
 
 
 def measured(core, tmp_path, direction, announce=lambda phase: None, **changes):
-    """The result of a case. The judge is this process."""
+    """The result of a case."""
     about = {"pattern": "causal", "seqlen": 80, "heads": "4:2", "dtype": "float32", **changes}
     (tmp_path / "one.toml").write_text(SUITE.format(direction=direction, **about), "utf-8")
-    device, keeper = torch.device("cpu"), Keeper({**os.environ, "OMP_NUM_THREADS": "1"})
-    instruments = Instruments(World(device), Workers(keeper, device), Phases(announce))
+    device = torch.device("cpu")
+    workers = Workers(device)
+    instruments = Instruments(World(device), workers, Phases(announce))
     bench = Bench(CPU, instruments, {about["seqlen"]})
     try:
         (case,) = expand(load_suite(str(tmp_path / "one.toml")), core.kernels)
         return bench.measure(task_of(core, case, CPU))
     finally:
-        keeper.close()
+        workers.close()
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -76,6 +75,7 @@ def test_calls_by_the_hosts_clock_are_new_work_and_checked(core, tmp_path, monke
     assert not any(torch.equal(a, b) for a, b in pairwise(inputs))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("direction", "most"), [("forward", 10), ("backward", 14)])
 def test_a_verification_takes_little_memory(core, tmp_path, monkeypatch, direction, most):
     """At 512 K tokens q has 8 GiB. One result is read at a time, and no comparison takes the memory of a whole one."""

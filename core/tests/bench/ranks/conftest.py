@@ -20,8 +20,8 @@ KERNELS = {
 #: Strategies that misbehave, and the honest kernel that they call.
 STRATEGIES = {
     "patches_time": "PatchesTime", "patches_torch": "PatchesTorch", "returns_list": "ReturnsList",
-    "returns_other_shape": "ReturnsOtherShape", "changes_state": "ChangesState", "plans_with_state": "PlansWithState",
-    "changes_inputs_later": "ChangesInputsLater", "keeps_by_head": "KeepsByHead",
+    "returns_other_shape": "ReturnsOtherShape", "changes_state": "ChangesState",
+    "changes_inputs_later": "ChangesInputsLater",
     "returns_generator": "ReturnsGenerator", "returns_float64": "ReturnsFloat64", "raises_oddly": "RaisesOddly",
     "wrong_now_and_then": "WrongNowAndThen", "repeats_itself": "RepeatsItself",
     "imports_with_state": "toy_import:ImportsWithState",

@@ -169,28 +169,6 @@ class ChangesInputsLater(Toy):
         return results
 
 
-class KeepsByHead(Toy):
-    """Takes its time for heads of k that it has not met, whatever their signs are."""
-
-    def forward(self, q, k, v, plan, *, kept=None):
-        met = self.__dict__.setdefault("met", set())
-        names = {(k[:, head] / k[0, head, 0]).numpy().tobytes() for head in range(k.shape[1])}
-        end = time.perf_counter() + (0.0 if names <= met else 0.2)
-        met |= names
-        while time.perf_counter() < end:
-            pass
-        return super().forward(q, k, v, plan, kept=kept)
-
-
-class PlansWithState(Toy):
-    """Changes the directory in a plan on one rank."""
-
-    def plan(self, *arguments):
-        if os.environ["RANK"] == "1":
-            os.chdir("/")
-        return super().plan(*arguments)
-
-
 class Raises(Naive):
     def forward(self, q, k, v, plan, **buffers):
         if is_due(plan):

@@ -19,7 +19,7 @@ from longca.masks import SliceMask
 from longca_bench.conformance.misbehaving.honest import Call, Honest, Tensors, answers, backward, beside, computes
 from longca_bench.measuring import timing
 from longca_bench.measuring.commands import Answer
-from longca_bench.measuring.worker import Worker
+from longca_bench.measuring.worker_process import WorkerProcess as Worker
 
 __all__: list[str] = []  # manifests name the classes
 

@@ -1,0 +1,334 @@
+"""The process of a worker, which runs the kernels of some distributions as the process that started it commands.
+
+It is called as `python -P -m longca_bench.measuring.worker_process FD`. It gets tensors in shared memory, calls a
+kernel, and copies the results into shared memory. It draws no inputs, compares nothing and writes no file.
+"""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from longca import plugins
+from longca.kernels.base import Kernel, Plan
+from longca.manifests import Direction
+from longca.parallel.pushes import window_bytes
+from longca.plain_text import plain_text
+from longca.processes import end_with_parent
+from longca_bench.measuring import cuda_memory
+from longca_bench.measuring.arena import Block, Where, tensor_at
+from longca_bench.measuring.child_process import connection_of
+from longca_bench.measuring.commands import (
+    MOST_BYTES,
+    Answer,
+    Close,
+    Load,
+    MakePlan,
+    Mode,
+    PlanFacts,
+    Returned,
+    Run,
+    Share,
+    WorkerSetup,
+)
+from longca_bench.measuring.exhaustion import is_exhausted
+from longca_bench.measuring.global_state import GlobalState
+from longca_bench.measuring.results import describe_all, methods_of, named_results
+from longca_bench.measuring.strategy_commands import CallStrategy, Join
+from longca_bench.measuring.timing import calls_in_a_row, timed_call, wall_call
+from longca_bench.measuring.world import World
+
+__all__ = ["WorkerProcess"]
+
+_ERROR = 2000
+_WORD = 400
+
+
+def main() -> None:
+    """Does what the process that started this one commands, until it closes the connection."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one handles Ctrl-C
+    end_with_parent()
+    connection = connection_of(sys.argv[1])
+    try:
+        setup: WorkerSetup = connection.recv()
+        _serve(connection, setup)
+    except (EOFError, ConnectionError):
+        return
+
+
+def _serve(connection: Connection, setup: WorkerSetup) -> None:
+    if setup.memory is not None:
+        resource.setrlimit(resource.RLIMIT_AS, (setup.memory, setup.memory))
+    os.environ["LONGCA_PLUGINS"] = ",".join(setup.distributions)  # no other plugin is imported here
+    worker = WorkerProcess(connection, setup)
+    while True:
+        worker.number, command = connection.recv()
+        worker.say(worker.answer(command))
+
+
+class WorkerProcess:
+    """The state of a worker: its kernels, its plans and the shared memory that it has mapped.
+
+    Args:
+        connection: The worker's end of the connection.
+        setup: The first message.
+
+    Attributes:
+        number: Number of the command that is being done.
+    """
+
+    def __init__(self, connection: Connection, setup: WorkerSetup) -> None:
+        self.number, self._pid = 0, os.getpid()
+        self._connection = connection
+        self._world = self._abreast = World(torch.device(setup.device))
+        if self._world.device.index is not None:
+            torch.cuda.set_device(self._world.device)
+        self._blocks: dict[int, Block] = {}
+        self._kernels: dict[str, Kernel] = {}
+        self._plans: dict[int, Plan] = {}
+        self._state: GlobalState | None = None
+        self._do: dict[type, Callable[[Any], Answer]] = {
+            Share: self._share,
+            Close: self._close,
+            Load: self._load,
+            MakePlan: self._plan,
+            Run: self._run,
+            Join: self._join,
+        }
+
+    def answer(self, command: object) -> Answer:
+        """Does a command. Whatever a plugin raises is the answer."""
+        self._state = None
+        try:
+            return self._do[type(command)](command)
+        except BaseException as error:  # a kernel may raise anything, SystemExit and KeyboardInterrupt too
+            text = f"{plain_text(type(error).__name__, 100)}: {plain_text(error, _ERROR)}"
+            exhausted = is_exhausted(error, text)
+        # The error is gone now, and with it the tensors of the frames that it came through.
+        gc.collect()
+        changed: list[str] = [] if self._state is None else self._state.changed()
+        return Answer(error=text, exhausted=exhausted, lost=self._poisoned(), changed=changed)
+
+    def _poisoned(self) -> bool:
+        """Whether the CUDA context can do nothing more, as after an illegal memory access."""
+        if not torch.cuda.is_initialized():
+            return False
+        try:
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+        except RuntimeError:
+            return True
+        return False
+
+    def _share(self, share: Share) -> Answer:
+        block = Block(share.number, share.nbytes, self._world.device)
+        if share.handle:
+            block.memory = cuda_memory.open_exported(share.handle)
+        else:
+            fd = os.open(f"/proc/{os.getppid()}/fd/{share.fd}", os.O_RDWR)
+            block.memory = mmap.mmap(fd, share.nbytes)
+            os.close(fd)
+        self._blocks[share.number] = block
+        return Answer()
+
+    def _close(self, close: Close) -> Answer:
+        for number in close.numbers:
+            block = self._blocks.pop(number)
+            if block.handle or block.device.type == "cuda":
+                cuda_memory.close(block.memory)
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+        return Answer()
+
+    @property
+    def world(self) -> World:
+        """The workers of all ranks, or this device alone."""
+        return self._abreast
+
+    def kernel(self, name: str) -> Kernel:
+        """A loaded kernel."""
+        return self._kernels[name]
+
+    def watch(self) -> GlobalState:
+        """The global state before a command. If the command raises, its answer says what has changed."""
+        self._state = GlobalState()
+        return self._state
+
+    def _load(self, load: Load) -> Answer:
+        before = self.watch()
+        if load.kernel not in self._kernels:
+            self._kernels[load.kernel] = plugins.registry().load(load.kernel)
+        return Answer(methods=methods_of(self._kernels[load.kernel]), changed=before.changed())
+
+    def _join(self, join: Join) -> Answer:
+        # Only ranks import torch.distributed.
+        from longca_bench.measuring.rank_worker import RankWorker
+
+        joined = RankWorker(self, self._world.device, join)
+        self._abreast = joined.world
+        self._do |= joined.commands
+        return Answer()
+
+    def _plan(self, asked: MakePlan) -> Answer:
+        for number in asked.forget:
+            self._plans.pop(number, None)
+        before, kernel = self.watch(), self._kernels[asked.kernel]
+        self._world.synchronize()
+        start = time.perf_counter()
+        plan = kernel.plan(asked.problem)
+        self._world.synchronize()
+        seconds = time.perf_counter() - start
+        self._plans[asked.number] = plan
+        return Answer(seconds=seconds, plan=_facts(plan, asked), changed=before.changed())
+
+    def _run(self, run: Run) -> Answer:
+        tensors, buffers, landing = map(self.tensors, (run.tensors, run.buffers, run.landing))
+        call = self._call(run, tensors, buffers)
+        return self.made(run, call, self._abreast if run.abreast else self._world, tensors, buffers, landing)
+
+    def made(
+        self,
+        run: Run | CallStrategy,
+        call: Callable[[], Any],
+        world: World,
+        tensors: dict[str, Tensor],
+        buffers: dict[str, Tensor],
+        landing: dict[str, Tensor],
+    ) -> Answer:
+        """Makes a call as it is asked, and describes its results.
+
+        Args:
+            run: The command.
+            call: The call.
+            world: The ranks that begin together.
+            tensors: The arguments.
+            buffers: The buffers that the call gets.
+            landing: Where results go that are in no buffer.
+        """
+        if run.mode is Mode.TIMED and world.device.type == "cpu":
+            for tensor in tensors.values():
+                tensor.sum()  # another process wrote it on another core, and a caller's tensors are in its own caches
+        state = self.watch()
+        measured: dict[str, Any] = {}
+        if run.mode is Mode.TIMED:
+            measured["seconds"], results = timed_call(call, world)
+            self.tell_end()
+        elif run.mode is Mode.WALL:
+            measured["seconds"], results = wall_call(call, world)
+            self.tell_end()
+        elif run.mode is Mode.PEAK:
+            measured["peak"], results = self.peak(call)
+        elif run.mode is Mode.LOAD:
+            results = calls_in_a_row(call, run.times, world)
+        else:
+            results = call()
+        if run.mode is Mode.PLAIN:
+            self._world.synchronize()
+        self._end_a_copy()
+        is_strategy = isinstance(run, CallStrategy)
+        named, fault = named_results(run.direction, results, "strategy" if is_strategy else "kernel")
+        returned = describe_all(named, tensors, buffers, parts=is_strategy)
+        landed = {name: there for name, there in landing.items() if _lands(returned, name, there)}
+        measured["late"] = self._land(named, landed)
+        return Answer(
+            returned=[returned[name] for name in named],
+            fault=plain_text(fault, _WORD),
+            changed=state.changed(),
+            **measured,
+        )
+
+    def tell_end(self) -> None:
+        """Says that a timed call has ended."""
+        self.say(Answer(said="ended"))
+
+    def say(self, answer: Answer) -> None:
+        """Sends an answer."""
+        self._end_a_copy()
+        answer = answer.model_copy(update={"number": self.number})
+        self._connection.send_bytes(answer.model_dump_json().encode())
+
+    def _end_a_copy(self) -> None:
+        """Ends a copy of this process that a kernel has made by a fork."""
+        if os.getpid() != self._pid:
+            os._exit(0)
+
+    def _call(self, run: Run, tensors: dict[str, Tensor], buffers: dict[str, Tensor]) -> Callable[[], Any]:
+        kernel, plan = self._kernels[run.kernel], self._plans[run.plan]
+        given = tuple(tensors.values())
+        method: Callable[..., Any] = kernel.forward if run.direction is Direction.FORWARD else kernel.backward
+        return lambda: method(*given, plan, **buffers)
+
+    def peak(self, call: Callable[[], Any]) -> tuple[int | None, Any]:
+        """Bytes of the peak above the memory before a call, or None on CPUs, and the call's results.
+
+        Windows that peers push into count whole. They are not the allocator's, and calls before may have made them.
+        """
+        if self._world.device.type == "cpu":
+            return None, call()
+        self._world.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        results = call()
+        self._world.synchronize()
+        return torch.cuda.max_memory_allocated() - before + window_bytes(), results
+
+    def _land(self, named: dict[str, Any], landing: dict[str, Tensor]) -> float:
+        """Copies results to shared memory on the caller's stream.
+
+        Returns:
+            Seconds for which the device went on with other work afterwards. 0 on CPUs.
+        """
+        for name, there in landing.items():
+            there.copy_(named[name])
+        if self._world.device.type == "cpu":
+            return 0.0
+        torch.cuda.current_stream().synchronize()
+        start = time.perf_counter()
+        torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    def tensors(self, places: dict[str, Where]) -> dict[str, Tensor]:
+        """The tensors at some places in shared memory, by their names."""
+        return {name: tensor_at(self._blocks[where.block], where) for name, where in places.items()}
+
+
+def _lands(returned: dict[str, Returned], name: str, there: Tensor) -> bool:
+    """Whether a result is to be copied: a plain tensor of the right shape that is in no buffer."""
+    found = returned.get(name)
+    return found is not None and not found.fault and not found.is_in and found.shape == list(there.shape)
+
+
+def _facts(plan: Any, asked: MakePlan) -> PlanFacts:
+    """The facts that a plan says of itself. A fact that is missing or impossible is its fault."""
+    if not isinstance(plan, Plan):
+        kind = plain_text(type(plan).__name__, 100)
+        return PlanFacts(form="", form_text="", backend="", metadata_bytes=0, fault=f"plan returned a {kind}")
+    fault, nbytes, backend = "", plan.metadata_bytes, cast(object, plan.backend)
+    if plan.problem is not asked.problem and plan.problem != asked.problem:
+        fault = "the plan is for another problem than the one that was asked"
+    elif not isinstance(backend, str):
+        fault = f"the plan's backend is a {plain_text(type(backend).__name__, 100)} instead of a text"
+    elif type(nbytes) is not int or not 0 <= nbytes <= MOST_BYTES:
+        fault = f"the plan's metadata_bytes is {plain_text(repr(nbytes), 40)}"
+    return PlanFacts(
+        form=plain_text(plan.form, _WORD),
+        form_text=plain_text(plan.form_text, _WORD),
+        backend=plain_text(plan.backend, _WORD),
+        metadata_bytes=0 if fault else nbytes,
+        fault=fault,
+    )
+
+
+if __name__ == "__main__":
+    main()
