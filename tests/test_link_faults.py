@@ -57,7 +57,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _left(folder: Path, seconds: float = 60) -> list[int]:
-    """The processes of a run that are still there some time after it: a keeper ends once its judge has."""
+    """The processes of a run that are still there some time after it: a worker ends once its rank has."""
     deadline = time.monotonic() + seconds
     while (found := _running(folder)) and time.monotonic() < deadline:
         time.sleep(0.1)

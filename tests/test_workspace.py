@@ -29,7 +29,6 @@ FLOORS = {
         "longca.plain_text",
         "longca.plan_cache",
         "longca.processes",
-        "longca.processor_time",
         "longca.regular_files",
     ),
     "masks": ("longca.masks",),

@@ -25,8 +25,7 @@ from longca_bench.functions.mistakes import Mistake, wrong_masks
 from longca_bench.functions.ranks import Placement, Ranks
 from longca_bench.functions.rotary import Rotary
 from longca_bench.functions.user_function import UserFunction
-from longca_bench.measuring.case_end import CaseEndError
-from longca_bench.measuring.status import Status
+from longca_bench.measuring.status import CaseEndError, Status
 from longca_bench.verification.findings import PRODUCTS, RANGE_OF_FLOAT32, Finding, Verification
 from longca_bench.verification.inputs import BEYOND_FLOAT16, WITHIN_FLOAT16, Inputs, draw_inputs
 from longca_bench.verification.reference import Reference, reference

@@ -39,8 +39,7 @@ class ChildProcess:
         folder: Its working folder, or None for that of this process.
         environment: Variables for it, beside those of this process.
         hidden: Variables of this process that it does not get.
-        output: `kept` keeps the last of its output. `shown` also copies it to this process's standard error. `error`
-            gives it this process's standard error.
+        keeps_output: Whether the last of its output is kept. Otherwise it goes to this process's standard error.
 
     Attributes:
         connection: This process's end of the connection.
@@ -52,7 +51,8 @@ class ChildProcess:
         folder: str | None = None,
         environment: Mapping[str, str] | None = None,
         hidden: Collection[str] = (),
-        output: str = "kept",
+        *,
+        keeps_output: bool = True,
     ) -> None:
         self.connection, theirs = Pipe()
         self._mark = f"{os.environ.get(_MARK, '')}/{secrets.token_hex(8)}"
@@ -61,15 +61,15 @@ class ChildProcess:
             safe_python("-m", module, str(theirs.fileno())),
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
-            stdout=2 if output == "error" else subprocess.PIPE,
-            stderr=None if output == "error" else subprocess.STDOUT,
+            stdout=subprocess.PIPE if keeps_output else 2,
+            stderr=subprocess.STDOUT if keeps_output else None,
             env={**inherited, **(environment or {}), _MARK: self._mark},
             cwd=folder,
             start_new_session=True,
         )
         theirs.close()
         self._last: deque[bytes] = deque(maxlen=8)
-        self._reader = threading.Thread(target=self._read, args=(output == "shown",), daemon=True)
+        self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     @property
@@ -116,15 +116,12 @@ class ChildProcess:
         self.connection.close()
         self._reader.join(_READ)
 
-    def _read(self, shown: bool) -> None:
+    def _read(self) -> None:
         if (output := self._process.stdout) is None:
             return
         with output, suppress(OSError, ValueError):
             while said := os.read(output.fileno(), 2**12):
                 self._last.append(said)
-                if shown:
-                    with suppress(OSError):  # this process's own output may be closed or full
-                        os.write(2, said)
 
 
 def _marked(mark: str) -> list[int]:

@@ -70,17 +70,16 @@ class Workers:
         self.deadline: float | None = None
         self._device, self._memory, self._gpu = device, memory, gpu
         self._folder = tempfile.mkdtemp(prefix="longca-")
-        self._workers: dict[tuple[frozenset[str], str], Worker] = {}
+        self._workers: dict[frozenset[str], Worker] = {}
 
-    def of(self, distributions: Iterable[str], owner: str = "") -> Worker:
+    def of(self, distributions: Iterable[str]) -> Worker:
         """The worker that loads the plugins of some distributions, and of no other.
 
         Args:
             distributions: The distributions.
-            owner: A user's function that has the worker for itself.
         """
-        key = frozenset(distributions), owner
-        worker = self._workers.pop(key, None) or Worker(self, key[0])
+        key = frozenset(distributions)
+        worker = self._workers.pop(key, None) or Worker(self, key)
         self._workers[key] = worker  # the last one is the latest
         for other in list(self._workers.values())[:-_MOST_ALIVE]:
             other.end()
@@ -91,18 +90,16 @@ class Workers:
         """Whether workers run that keep memory of a CUDA device, which another one may lack."""
         return self._device.type == "cuda" and any(worker.is_running for worker in self._workers.values())
 
-    def start(self, distributions: frozenset[str], *, shows_output: bool) -> ChildProcess:
+    def start(self, distributions: frozenset[str]) -> ChildProcess:
         """Starts the process of a worker.
 
         Args:
             distributions: The distributions whose plugins it loads.
-            shows_output: Whether its output goes to this process's standard error too.
         """
         os.makedirs(self._folder, exist_ok=True)
         own = {} if self._gpu is None else {"CUDA_VISIBLE_DEVICES": self._gpu}
-        output = "shown" if shows_output else "kept"
         hidden = OWN_VARIABLES if OWN_VARIABLES[-1] in os.environ else ()
-        process = ChildProcess(_MODULE, tempfile.mkdtemp(dir=self._folder), own, hidden, output)
+        process = ChildProcess(_MODULE, tempfile.mkdtemp(dir=self._folder), own, hidden)
         device = self._device.type if self._gpu is not None else str(self._device)
         process.connection.send(WorkerSetup(device, distributions, self._memory))
         return process
@@ -145,7 +142,6 @@ class Worker:
         is_changed: Whether a kernel changed the process's global state.
         is_joined: Whether the process has joined the workers of other ranks.
         look: Is called now and then while this process waits for an answer, and before an error is raised.
-        shows_output: Whether what a new process prints goes to this process's standard error too.
     """
 
     def __init__(self, workers: Workers, distributions: frozenset[str]) -> None:
@@ -156,7 +152,6 @@ class Worker:
         self._is_stopped, self._sent = False, 0
         self.age, self.is_changed, self.is_joined = 0, False, False
         self.look: Callable[[], None] = lambda: None
-        self.shows_output = False
 
     @property
     def is_running(self) -> bool:
@@ -166,7 +161,7 @@ class Worker:
     def begin(self) -> None:
         """Begins to start the process, unless it runs. It is ready some time later."""
         if self._process is None:
-            self._process = self._workers.start(self._distributions, shows_output=self.shows_output)
+            self._process = self._workers.start(self._distributions)
 
     def start(self) -> None:
         """Starts the process, unless it runs, and waits until it is ready."""

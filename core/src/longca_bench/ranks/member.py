@@ -70,7 +70,7 @@ class Member:
         self.end()
         job = self._job
         place = Place(told.world, job.rank, job.size, job.local_rank, job.host, job.port)
-        self._process, self._world = ChildProcess(_MODULE, output="error"), told.world
+        self._process, self._world = ChildProcess(_MODULE, keeps_output=False), told.world
         self._give(replace(told.setup, place=place))
 
     def _give(self, message: object) -> None:

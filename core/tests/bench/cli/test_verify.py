@@ -332,8 +332,7 @@ def test_ctrl_c_ends_everything_without_a_traceback(ending, jobs):
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore it
     )
-    # Each job has a keeper and a worker.
-    _wait_until(lambda: sum("measuring.keeper" in line for line in _processes(ending)) == 2 * int(jobs))
+    _wait_until(lambda: sum("measuring.worker_process" in line for line in _processes(ending)) == int(jobs))
     os.killpg(verifying.pid, signal.SIGINT)
     assert b"Traceback" not in verifying.communicate(timeout=60)[1]
     assert verifying.returncode == 130

@@ -10,7 +10,6 @@ import torch
 from longca.manifests import Direction, Layout
 from longca_bench.measuring.arena import Arena
 from longca_bench.measuring.commands import Answer
-from longca_bench.measuring.heard import Heard, Moment
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.remote_kernel import Ran
 from longca_bench.measuring.remote_strategy import StrategyFacts
@@ -19,6 +18,7 @@ from longca_bench.measuring.shared_inputs import SharedInputs
 from longca_bench.measuring.shares import shares_of_all
 from longca_bench.measuring.strategy_trial import StrategyTrial
 from longca_bench.measuring.trial import WrongResultError
+from longca_bench.measuring.worker import Reply
 from longca_bench.measuring.world import World
 from longca_bench.suites.tasks import Sharing, Task
 from longca_bench.verification import reference
@@ -30,8 +30,6 @@ ROUGH = 0.9 * torch.finfo(torch.bfloat16).eps / 2
 
 class Here:
     """A strategy in this process, on one rank. A function may spoil its results."""
-
-    latency = 0.0
 
     def __init__(self, made, spoil=lambda results, call: None, keeps=False):
         tokens = made.problem.mask.seqlen_q
@@ -56,7 +54,7 @@ class Here:
             there.copy_(result)
         self.spoil(landing, self.calls)
         answer = Answer(kept=keeps and self.keeps, seconds=self.seconds, late=0.0, peak=None)
-        return Ran(dict(landing), Heard(answer, Moment(1e-3), Moment(1e-3)))
+        return Ran(dict(landing), Reply(answer, self.seconds))
 
 
 def trial(made, strategy, rough_lse=False):
@@ -109,63 +107,6 @@ def test_calls_that_load_a_device_have_the_inputs_of_the_call_before(setup, dire
     for loaded, before, timed in zip(strategy.loaded[1:], strategy.timed[:-1], strategy.timed[1:], strict=True):
         assert all(map(torch.equal, loaded, before))
         assert not all(map(torch.equal, loaded, timed))
-
-
-def after_samples(one, monkeypatch):
-    """Verifies, takes samples, and does what comes after them."""
-    monkeypatch.setattr("longca_bench.measuring.strategy_trial.computing_and_communication", lambda *_: {})
-    assert one.verify().passed
-    for _ in range(3):
-        one.sample()
-    return one.after_timing(SimpleNamespace(ranks=(), median=1e-3), ())
-
-
-@pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize("keeps", [False, True])
-def test_the_last_timed_call_has_inputs_that_nobody_has_met(setup, monkeypatch, direction, keeps):
-    made = setup(direction=direction)
-    strategy = Here(made, keeps=keeps)
-    one = trial(made, strategy)
-    after_samples(one, monkeypatch)
-    assert one.suspicion() == ""
-    x, last = made.inputs, strategy.timed[-1]
-    given = [x.q, x.k, x.v] if direction == "forward" else [x.dout, x.q, x.k, x.v]
-    for was, changed, new in zip(given, strategy.timed[-2], last, strict=False):
-        assert torch.equal(new.abs(), was.abs())
-        signs = (new / was)[:, 0]
-        assert len(signs[0].unique()) == len(signs[:, 0].unique()) == 2, "a head has one sign, as in any change"
-        assert not torch.equal(new, changed)
-    if direction == "backward":
-        assert strategy.calls[-2] == ("forward", "plain"), "out and lse are those of the new inputs"
-    one.change()
-    assert one.verify().passed
-
-
-@pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_a_strategy_that_repeats_itself_for_new_inputs_is_wrong(setup, monkeypatch, direction):
-    made, right = setup(direction=direction), []
-
-    def spoil(results, calls):
-        if calls[-1] == (direction, "timed"):
-            right.append({name: x.clone() for name, x in results.items()})
-            if len(right) > 3:
-                for name, x in right[2].items():
-                    results[name].copy_(x)
-
-    one = trial(made, Here(made, spoil))
-    name = "out" if direction == "forward" else "dq"
-    with pytest.raises(WrongResultError, match=f"{name} of new inputs on rank 0"):
-        after_samples(one, monkeypatch)
-
-
-def test_a_strategy_that_is_slower_for_new_inputs_is_suspect(setup, monkeypatch):
-    made = setup(direction="forward")
-    strategy = Here(made)
-    one = trial(made, strategy)
-    monkeypatch.setattr("longca_bench.measuring.clocks.PAUSE", 0.0)
-    strategy.spoil = lambda results, calls: setattr(strategy, "seconds", 1e-3 if len(strategy.timed) < 4 else 2e-3)
-    after_samples(one, monkeypatch)
-    assert one.suspicion() == "rank 0: a call on new inputs took 2 ms, and a call that was timed 1 ms"
 
 
 def test_a_trial_that_is_over_keeps_no_memory(setup):

@@ -141,7 +141,7 @@ class Toys:
         return found - {None}
 
     def left(self, seconds=60):
-        """What is still running some time after a run: a keeper ends once its judge has."""
+        """What is still running some time after a run: a worker ends once its rank has."""
         deadline = time.monotonic() + seconds
         while (found := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.1)
