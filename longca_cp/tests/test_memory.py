@@ -22,7 +22,8 @@ from longca import masks, registry
 from longca.manifests import Device, Problem, Transport
 from longca.parallel.merge import Accumulator, Sum
 from longca.parallel.pushes import window_bytes
-from longca_advice.memory import gradient_bytes, rank_bytes, tensor_bytes
+from longca_advice.evidence import shipped
+from longca_advice.memory import KernelMemory, gradient_bytes, rank_bytes, tensor_bytes
 from longca_cp import exchange, overlap
 from longca_cp.memory import kept_bytes, peak_bytes
 from longca_cp.peaks import PEAKS
@@ -280,10 +281,10 @@ def test_manifests_name_the_formulas(strategy, axis_sizes, nccl):
 
 def test_a_rank_takes_its_tensors_and_what_the_strategy_allocates():
     problem = problem_of((16, 4))
-    found = rank_bytes(registry(), problem, "sdpa", strategy="ring_p2p", axis_sizes={"ring": 2}, training=True)
+    learnt, sizes = KernelMemory(shipped()), {"ring": 2}
+    found = rank_bytes(registry(), learnt, problem, "sdpa", strategy="ring_p2p", axis_sizes=sizes, training=True)
     tokens, backward = SEQLEN // 2, replace(problem, direction="backward")
     gradients = gradient_bytes(problem, tokens, tokens)
-    assert found.unknown == ()
     assert found.parts["tensors"] == tensor_bytes(problem, tokens, tokens, training=True)
     assert found.parts["gradients"] + found.parts["strategy"] == peak_bytes("ring_p2p", backward, {"ring": 2}, True)
     assert found.parts["gradients"] == gradients

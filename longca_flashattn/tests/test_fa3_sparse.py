@@ -13,7 +13,6 @@ from longca.masks import BlockSparseMask
 from longca_builtin.naive import Naive
 from longca_flashattn import fa3_sparse
 from longca_flashattn.fa3_sparse import FlashAttention3Sparse
-from longca_flashattn.memory import fa3_sparse_plan, fa3_sparse_workspace
 from longca_flashattn.page_sizes import joint_lse_bytes, runs_jointly
 from longca_flashattn.pages import joint_pages, make_pages
 
@@ -189,19 +188,6 @@ def test_pages_are_views_of_the_keys(operator):
     assert call["k"].data_ptr() == k.data_ptr()
     assert call["v"].data_ptr() == v.data_ptr()
     assert call["k"].shape[1:] == (64, 1, 16)
-
-
-@pytest.mark.parametrize("heads", [(64, 8), (8, 8)])
-@pytest.mark.parametrize("block", [64, 128, 192])
-@pytest.mark.parametrize("seqlen", [4096, 4000, 131072])
-def test_memory(seqlen, block, heads):
-    mask = masks.build("uniform_block_sparse", seqlen, block=block, kept=0.01, heads=8, seed=1)
-    asked = problem(mask, heads, head_dim=128)
-    plan = FlashAttention3Sparse().plan(asked)
-    assert fa3_sparse_plan(asked, plan.form) == plan.metadata_bytes
-    assert (plan.joint is not None) == runs_jointly(asked)
-    sums = joint_lse_bytes(asked) if plan.joint else 4 * seqlen * heads[0] // 8
-    assert fa3_sparse_workspace(asked, plan.form) == sums
 
 
 @pytest.mark.parametrize(

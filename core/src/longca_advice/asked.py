@@ -143,7 +143,7 @@ class Asked:
         """
         nccl = self.problem.device.kind == "cuda"
         about = (strategy, sizes, layout, self.training, nccl, self.anywhere, transport)
-        return rank_bytes(self.registry, self.problem, kernels[0], kernels[-1], *about)
+        return rank_bytes(self.registry, self.costs.memory, self.problem, kernels[0], kernels[-1], *about)
 
     def choice(
         self,

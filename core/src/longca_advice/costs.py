@@ -18,6 +18,7 @@ from longca.manifests import Device, installed_version
 from longca_advice.devices import evidence_name, peak_tflops
 from longca_advice.evidence import Row
 from longca_advice.fit import Call, Calls, Fit, Prediction
+from longca_advice.memory import KernelMemory
 from longca_advice.work import TILE, Work
 
 __all__ = ["CostModel", "Estimate", "Key"]
@@ -131,10 +132,16 @@ class CostModel:
         self._groups: dict[tuple[Key, str], _Group] = {}
         self._estimates = lru_cache(maxsize=_KEPT)(self._estimate)
         self._nearest_group = lru_cache(maxsize=_KEPT)(self._find_group)
-        for row in rows:
+        self._all = tuple(rows)
+        for row in self._all:
             if row.strategy is None:
                 key = Key(row.run.device, row.kernel, row.direction, row.dtype, row.head_dim)
                 self._rows.setdefault((key, row.call_work.family), []).append(row)
+
+    @cached_property
+    def memory(self) -> KernelMemory:
+        """The memory of kernels, learnt from the same evidence."""
+        return KernelMemory(self._all)
 
     @cached_property
     def devices(self) -> Mapping[str, Device]:

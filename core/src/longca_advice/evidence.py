@@ -152,6 +152,8 @@ class Row(BaseModel):
         communication: The collectives by kind.
         observed: The values of `Observed` after the seconds: the call's timeline without rates. Empty if the strategy's
             schedule is unknown.
+        peak: The allocator's peak above the inputs, in bytes, or None if it was not measured.
+        plan: Bytes of the plan, or None if it was not measured or if the plan is of a pair.
         version: Distribution of the kernel and its version, or empty if unknown.
         finished: Time of the measurement, in UTC, as ISO 8601, or empty if unknown.
         run: The run that the row comes from.
@@ -178,6 +180,8 @@ class Row(BaseModel):
     compute: Seconds | None = None
     communication: dict[str, Collected] = {}
     observed: tuple[Amount, ...] = ()
+    peak: Annotated[int, Field(ge=0)] | None = None
+    plan: Annotated[int, Field(ge=0)] | None = None
     version: Version = ""
     finished: Moment = ""
     run: Run = Run(run="this machine", device="unknown")

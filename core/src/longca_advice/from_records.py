@@ -127,7 +127,9 @@ def row_of(
         drawn = mask or _drawn(record, factors or {})
         kernel, form = half_of(record, "kernel"), half_of(record, "form")
         values = vars(work_of(drawn, Form(form))).values()
-        return Row(**{**about, "kernel": kernel}, work=tuple(values), run=run)
+        about |= {"kernel": kernel, "peak": record.get("peak_bytes")}
+        about |= {"plan": record.get("metadata_bytes")} if kernel == record["kernel"] else {}
+        return Row(**about, work=tuple(values), run=run)
     return Row(
         **about,
         strategy=record["strategy"],

@@ -73,8 +73,6 @@ SDPA = KernelManifest(
     upstream="https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html",
     license="BSD-3-Clause",
     implementation="longca_builtin.sdpa:SDPA",
-    workspace="longca_builtin.memory:sdpa_workspace",
-    plan_bytes="longca_builtin.memory:sdpa_plan",
     offers=_sdpa_offers(),
 )
 

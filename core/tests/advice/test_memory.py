@@ -1,4 +1,4 @@
-"""What a call takes on a rank: its parts, the moment of its peak, and what nobody states."""
+"""The memory of a call on a rank: its parts, the moment of its peak, and what records say of kernels."""
 
 from dataclasses import replace
 
@@ -8,9 +8,30 @@ from longca import masks, registry
 from longca.errors import UnknownNameError, UnsupportedError
 from longca.manifests import Device, Problem
 from longca.masks import Form
-from longca_advice.memory import gradient_bytes, held_bytes, rank_bytes, tensor_bytes
+from longca_advice.evidence import shipped
+from longca_advice.memory import KernelMemory, gradient_bytes, held_bytes, rank_bytes, tensor_bytes
+from longca_advice.work import work_of
+
+from . import rows
 
 HOPPER = Device("cuda", (9, 0))
+NOTHING = KernelMemory(())
+
+
+def _rank(problem, kernel, *others, learnt=NOTHING, **fields):
+    return rank_bytes(registry(), learnt, problem, kernel, *others, **fields)
+
+
+def _peaks(kernel, workspace, plan=0):
+    """Measured calls of several lengths and heads, whose workspace and plan are functions of the bytes of q and k."""
+    for seqlen in (512, 1024, 2048, 4096):
+        for heads_q, heads_kv in ((8, 2), (8, 8), (16, 4)):
+            for direction in ("forward", "backward"):
+                q, k, lse = seqlen * heads_q * 256, seqlen * heads_kv * 256, seqlen * heads_q * 4
+                results = q + lse if direction == "forward" else q + 2 * k
+                about = {"heads_q": heads_q, "heads_kv": heads_kv, "direction": direction, "form": Form.CAUSAL}
+                peak = results + workspace(q, k, direction)
+                yield rows.row(kernel, "causal", seqlen, peak=peak, plan=plan, **about)
 
 
 def _problem(seqlen=4096, pattern="causal", **fields):
@@ -38,13 +59,14 @@ def test_an_element_has_the_size_of_its_dtype(dtype):
 
 
 def test_a_forward_alone_has_no_gradients():
-    found = rank_bytes(registry(), _problem(), "sdpa")
-    assert found.parts == {"tensors": tensor_bytes(_problem(), 4096, 4096)}
+    found = _rank(_problem(), "naive")
+    assert found.parts["tensors"] == tensor_bytes(_problem(), 4096, 4096)
+    assert "gradients" not in found.parts
     assert found.unknown == ()
 
 
 def test_training_peaks_in_the_backward():
-    found, problem = rank_bytes(registry(), _problem(), "sdpa", training=True), _problem()
+    found, problem = _rank(_problem(), "naive", training=True), _problem()
     assert set(found.parts) == {"tensors", "gradients", "workspace"}
     assert found.parts["gradients"] == gradient_bytes(problem, 4096, 4096)
     assert found.total == sum(found.parts.values())
@@ -52,48 +74,54 @@ def test_training_peaks_in_the_backward():
 
 def test_a_large_forward_workspace_is_the_peak():
     problem = _problem(2048, head_dim=8, heads_q=64, heads_kv=64)
-    forward, trained = (rank_bytes(registry(), problem, "naive", "sdpa", training=both) for both in (False, True))
+    forward, trained = (_rank(problem, "naive", "sdpa", training=both) for both in (False, True))
     assert trained.parts["workspace"] == forward.parts["workspace"]
     assert "gradients" not in trained.parts
 
 
-def test_a_pair_has_two_plans():
-    problem = _problem(1024, "full")
-    problem = problem.with_mask(masks.build("causal_document", seqlen=1024, documents=[600, 424]))
-    single = rank_bytes(registry(), problem, "sdpa", training=True).parts["plan"]
-    assert single == 1024 * 1024 * 2
-    assert rank_bytes(registry(), problem, "naive", "sdpa", training=True).parts["plan"] == single
+def test_workspaces_and_plans_are_learnt_from_peaks():
+    """One forward that takes nothing, a backward that sums dq in float32, and a plan of a MiB."""
+    learnt = KernelMemory(_peaks("sdpa", lambda q, k, way: 0 if way == "forward" else 2 * q, plan=2**20))
+    problem = _problem(8192, heads_q=32, heads_kv=8)
+    found = _rank(problem, "sdpa", training=True, learnt=learnt)
+    assert found.parts["workspace"] == pytest.approx(2 * 8192 * 32 * 256, rel=0.01)
+    assert found.unknown == ()
+    forward = _rank(problem, "sdpa", learnt=learnt)
+    assert forward.parts.get("workspace", 0) < 2**20
+    assert 0 < forward.parts["plan"] < 2**24
 
 
-def test_what_nobody_states_is_said(monkeypatch):
-    found = registry()
-    silent = found.manifest("sdpa").model_copy(update={"workspace": None, "plan_bytes": None})
-    monkeypatch.setitem(found.kernels, "sdpa", silent)
-    assert rank_bytes(found, _problem(), "sdpa", training=True).unknown == ("workspace of sdpa", "plan of sdpa")
+def test_what_nobody_states_or_measured_is_said():
+    unknown = ("workspace of sdpa", "plan of sdpa")
+    assert _rank(_problem(), "sdpa", training=True).unknown == unknown
+    learnt = KernelMemory(_peaks("sdpa", lambda q, k, way: 0))
+    cpu = _problem(device=Device("cpu"))
+    assert _rank(cpu, "sdpa", learnt=learnt).unknown == unknown, "peaks of a GPU say nothing of a CPU"
 
 
 def test_an_unknown_kernel_and_one_that_does_not_take_it():
     with pytest.raises(UnknownNameError):
-        rank_bytes(registry(), _problem(), "nobody")
+        _rank(_problem(), "nobody")
     with pytest.raises(UnsupportedError):
-        rank_bytes(registry(), _problem(dtype="float64"), "sdpa")
-
-
-def test_every_core_kernel_states_its_memory():
-    for name in ("naive", "sdpa"):
-        manifest = registry().manifest(name)
-        assert manifest.workspace
-        assert manifest.plan_bytes
+        _rank(_problem(dtype="float64"), "sdpa")
 
 
 def test_a_billion_tokens_need_no_matrix():
     problem = _problem(10**9)
-    found = rank_bytes(registry(), problem, "naive", training=True)
+    found = _rank(problem, "naive", training=True)
     assert found.parts["tensors"] == tensor_bytes(problem, 10**9, 10**9, training=True)
 
 
 def test_the_direction_asked_makes_no_difference():
     problem = _problem()
-    other = replace(problem, direction="backward")
-    assert rank_bytes(registry(), problem, "sdpa") == rank_bytes(registry(), other, "sdpa")
-    assert problem.mask.admits(Form.CAUSAL)
+    assert _rank(problem, "naive") == _rank(replace(problem, direction="backward"), "naive")
+
+
+@pytest.mark.parametrize(("kernel", "form"), [("fa4", Form.VARLEN), ("cudnn_flex", Form.ROW_INTERVALS)])
+def test_the_shipped_evidence_knows_the_memory_of_kernels(kernel, form):
+    """A backward of a kernel for Hopper sums dq in float32 and keeps two numbers of each query."""
+    mask = masks.build("causal_document", seqlen=49152, documents=[40000, 9152])
+    problem = _problem(mask=mask, heads_q=48, heads_kv=8, direction="backward")
+    found = KernelMemory(shipped()).predicted("workspace", kernel, problem, work_of(mask, form))
+    q, k = 49152 * 48 * 256, 49152 * 8 * 256
+    assert found == pytest.approx(2 * q + 4 * k, rel=0.1)

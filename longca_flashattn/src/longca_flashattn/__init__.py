@@ -74,8 +74,6 @@ FA2 = KernelManifest(
     upstream="https://arxiv.org/abs/2307.08691",
     license="BSD-3-Clause",
     implementation="longca_flashattn.fa2:FlashAttention2",
-    workspace="longca_flashattn.memory:fa2_workspace",
-    plan_bytes="longca_flashattn.memory:calls_plan",
     offers=tuple(
         offer
         for devices in (_FA2_LARGE, _FA2_SMALL)
@@ -97,8 +95,6 @@ FA3 = KernelManifest(
     name="fa3",
     title="FlashAttention-3",
     implementation="longca_flashattn.fa3:FlashAttention3",
-    workspace="longca_flashattn.memory:fa3_workspace",
-    plan_bytes="longca_flashattn.memory:fa3_plan",
     offers=_with_layers(
         **_COMMON, verified_on="==9.0", max_head_dim=256, head_dim_multiple=8, deterministic=True, fills_buffers=False
     ),
@@ -109,8 +105,6 @@ FA3_SPARSE = KernelManifest(
     name="fa3_sparse",
     title="FlashAttention-3 on block-sparse masks",
     implementation="longca_flashattn.fa3_sparse:FlashAttention3Sparse",
-    workspace="longca_flashattn.memory:fa3_sparse_workspace",
-    plan_bytes="longca_flashattn.memory:fa3_sparse_plan",
     offers=(
         Offer(
             form=Form.BLOCK_SPARSE,
@@ -138,8 +132,6 @@ FA4 = KernelManifest(
     requires=("flash-attn-4==4.0.0b36", "nvidia-cutlass-dsl>=4.6.2"),
     install="pip install 'longca-flashattn[fa4]'",
     implementation="longca_flashattn.fa4:FlashAttention4",
-    workspace="longca_flashattn.memory:fa4_workspace",
-    plan_bytes="longca_flashattn.memory:fa4_plan",
     offers=(
         *_calls(
             **_COMMON,

@@ -42,8 +42,6 @@ def _manifest(
         requires=("flashinfer-python>=0.6.3,<=0.7.2.post1",),
         install="pip install 'longca-flashinfer[flashinfer]'",
         implementation=f"longca_flashinfer.kernel:{implementation}",
-        workspace=f"longca_flashinfer.memory:{name.removeprefix('flashinfer_')}_workspace",
-        plan_bytes=f"longca_flashinfer.memory:{name.removeprefix('flashinfer_')}_plan",
         offers=(Offer.model_validate(offer),),
     )
 

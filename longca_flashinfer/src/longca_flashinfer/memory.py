@@ -9,8 +9,7 @@ alive at the same time:
 - the temporaries of `repeat_interleave`
 
 Source: `VariableBlockSparseAttentionWrapper.plan` in flashinfer/sparse.py, and `PrefillPlan` and `PrefillSM90Plan` in
-include/flashinfer/attention/scheduler.cuh, of flashinfer-python 0.6.3. A test compares the manifests' functions with
-results/h200.
+include/flashinfer/attention/scheduler.cuh, of flashinfer-python 0.6.3.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from longca import Problem
-from longca.kernels.sizes import Tensors, block_sparse, empty_bytes
-from longca.masks import BlockSparseMask, Form
+from longca.masks import BlockSparseMask
 from longca_flashinfer.limits import listed
 
 if TYPE_CHECKING:
@@ -31,10 +29,6 @@ __all__ = [
     "Sizes",
     "available_bytes",
     "check_memory",
-    "fa2_plan",
-    "fa2_workspace",
-    "fa3_plan",
-    "fa3_workspace",
     "sizes_of",
 ]
 
@@ -48,7 +42,6 @@ _PER_BLOCK = 1 + 1 + 8  # the bitmap, a copy without empty rows, and its product
 _FA2_ROWS = 128  # queries of a tile, counted over all heads of a group
 _FA2_FEWEST_ROWS = 16
 _FA3_ROWS = 128  # queries of a tile, of one head
-_PROCESSORS = 132  # of an H100 or H200, for predictions without a device
 _FA3_SAME_SCHEDULE = 4096  # from this number of tiles a head on, all heads share one schedule
 
 
@@ -125,44 +118,6 @@ def check_memory(sizes: Sizes, available: int) -> None:
             f"FlashInfer's plan would allocate {sizes.peak_bytes / 2**30:.1f} GiB for lists of {sizes.keys} keys, and "
             f"{available / 2**30:.1f} GiB are free; take fewer tokens or heads, larger query blocks, or bsa"
         )
-
-
-def fa2_workspace(problem: Problem, form: Form) -> int:
-    """Bytes of heads-first copies of q, k and v (of the output too if heads share keys), and of the split rows."""
-    return _workspace(problem, "fa2")
-
-
-def fa3_workspace(problem: Problem, form: Form) -> int:
-    """Bytes as in `fa2_workspace`."""
-    return _workspace(problem, "fa3")
-
-
-def fa2_plan(problem: Problem, form: Form) -> int:
-    """Bytes of the lists, one number for every key that a query block sees, and of the schedule."""
-    return _plan(problem, "fa2")
-
-
-def fa3_plan(problem: Problem, form: Form) -> int:
-    """Bytes as in `fa2_plan`."""
-    return _plan(problem, "fa3")
-
-
-def _workspace(problem: Problem, backend: str) -> int:
-    tensors = Tensors.of(problem)
-    copies = tensors.q + 2 * tensors.k + (tensors.q if problem.is_gqa else 0)
-    return copies + _float_bytes(problem, backend, _rows(problem), _PROCESSORS)
-
-
-def _plan(problem: Problem, backend: str) -> int:
-    mask, rows = block_sparse(problem), _rows(problem)
-    lists = 4 * listed(mask, problem.num_heads_kv).keys + 4 * (3 * rows + 2)
-    blind = empty_bytes(mask) * problem.heads_q // mask.heads
-    return lists + _int_bytes(problem, backend, rows) + 4 * max(LENGTHS, rows) + blind
-
-
-def _rows(problem: Problem) -> int:
-    """Query blocks of all KV heads."""
-    return problem.num_heads_kv * (len(block_sparse(problem).q_bounds) - 1)
 
 
 def _int_bytes(problem: Problem, backend: str, rows: int) -> int:

@@ -44,8 +44,6 @@ VSA = KernelManifest(
     requires=(*_FASTVIDEO, "torch<2.13"),  # its library misses symbols of newer PyTorch, and cannot be loaded
     install="pip install 'longca-vsa[fastvideo]' 'torch<2.13'",
     implementation="longca_vsa.vsa:VideoSparseAttention",
-    workspace="longca_vsa.memory:vsa_workspace",
-    plan_bytes="longca_vsa.memory:fastvideo_plan",
     offers=(Offer.model_validate({**_VSA, "verified_on": "==9.0"}),),
     **_UPSTREAM,
 )
@@ -57,8 +55,6 @@ VSA_TRITON = KernelManifest(
     requires=(*_FASTVIDEO, "triton>=3.4,<3.9"),
     install="pip install 'longca-vsa[fastvideo]' 'triton>=3.4,<3.9'",
     implementation="longca_vsa.vsa_triton:VideoSparseAttentionTriton",
-    workspace="longca_vsa.memory:vsa_triton_workspace",
-    plan_bytes="longca_vsa.memory:fastvideo_plan",
     # The README of fastvideo-kernel: "Any CUDA GPU for Triton-based fallbacks". Triton needs 8.0, and bfloat16 too.
     offers=(Offer.model_validate({**_VSA, "verified_on": "==9.0", "expected_on": ">=8.0,<13"}),),
     **_UPSTREAM,
@@ -73,8 +69,6 @@ FA2_SPARSE = KernelManifest(
     requires=("block-sparse-attn==0.0.2",),
     install="pip install git+https://github.com/mit-han-lab/Block-Sparse-Attention",
     implementation="longca_vsa.fa2_sparse:FA2Sparse",
-    workspace="longca_vsa.memory:fa2_sparse_workspace",
-    plan_bytes="longca_vsa.memory:fa2_sparse_plan",
     offers=(
         Offer.model_validate(
             {

@@ -16,8 +16,6 @@ BSA = KernelManifest(
     license="Apache-2.0",
     requires=("triton>=3.4",),
     implementation="longca_vsa.bsa.kernel:BlockSparseAttention",
-    workspace="longca_vsa.memory:bsa_workspace",
-    plan_bytes="longca_vsa.memory:bsa_plan",
     offers=(
         Offer(
             form=Form.BLOCK_SPARSE,

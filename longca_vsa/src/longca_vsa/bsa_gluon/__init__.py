@@ -17,8 +17,6 @@ BSA_GLUON = KernelManifest(
     # Gluon is Triton's language for a GPU's own instructions. It changes from version to version.
     requires=("triton>=3.6,<3.10",),
     implementation="longca_vsa.bsa_gluon.kernel:BlockSparseGluon",
-    workspace="longca_vsa.memory:bsa_gluon_workspace",
-    plan_bytes="longca_vsa.memory:bsa_gluon_plan",
     offers=(
         Offer(
             form=Form.BLOCK_SPARSE,

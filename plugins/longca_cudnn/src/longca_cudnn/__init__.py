@@ -60,8 +60,6 @@ CUDNN = KernelManifest(
     requires=("nvidia-cudnn-frontend>=1.19.1,!=1.24.*,!=1.25.*,!=1.26.*",),
     install="pip install 'longca-cudnn[cudnn]'",
     implementation="longca_cudnn.kernel:CuDNN",
-    workspace="longca_cudnn.memory:workspace",
-    plan_bytes="longca_cudnn.memory:plan_bytes",
     offers=_offers(),
 )
 

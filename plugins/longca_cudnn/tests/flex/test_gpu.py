@@ -11,11 +11,9 @@ pytest.importorskip("cudnn.flex_attention", reason="no frontend of cuDNN with op
 
 from longca import Problem, masks
 from longca.manifests.devices import current_device
-from longca.masks import Form
 from longca.testing import verify
 from longca_bench.verification.inputs import draw_inputs
 from longca_cudnn.flex.kernel import CuDNNFlex
-from longca_cudnn.flex.memory import plan_bytes, workspace
 
 pytestmark = pytest.mark.gpu
 
@@ -59,12 +57,7 @@ def test_slices_of_a_fused_projection_are_read_in_place():
     plan, inputs = kernel.plan(asked), draw_inputs(asked, 0)
     expected = both_ways(kernel, inputs, plan)
     q, k, v = torch.cat([inputs.q, inputs.k, inputs.v], 1).split([8, 1, 1], 1)
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
     results = both_ways(kernel, replace(inputs, q=q, k=k, v=v), plan)
-    kept = sum(x.untyped_storage().nbytes() for x in results)
-    taken = torch.cuda.max_memory_allocated() - before - kept
-    assert taken < workspace(asked, Form.ROW_INTERVALS) + 2**20
     for result, wanted in zip(results, expected, strict=True):
         torch.testing.assert_close(result, wanted, rtol=2e-2, atol=2e-2)
 
@@ -73,14 +66,6 @@ def test_nothing_reaches_the_terminal(capfd):
     asked, kernel = problem(masks.build("causal", 333), head_dim=72), CuDNNFlex()
     both_ways(kernel, draw_inputs(asked, 0), kernel.plan(asked))
     assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize("heads", [(8, 1), (8, 8)])
-@pytest.mark.parametrize("pattern", ["causal", "shared_question", "global_sliding_window"])
-def test_bytes_of_plans(pattern, heads):
-    asked = problem(masks.sample(pattern, 16384, seed=0), heads)
-    held, predicted = CuDNNFlex().plan(asked).metadata_bytes, plan_bytes(asked, Form.ROW_INTERVALS)
-    assert held / 1.5 < predicted + 2**18 < 1.5 * held + 2**19
 
 
 def test_a_cuda_graph():

@@ -18,8 +18,6 @@ FLASHMASK = KernelManifest(
     license="Apache-2.0",
     requires=("triton>=3.4",),
     implementation="longca_flashmask.flashmask:FlashMask",
-    workspace="longca_flashmask.memory:workspace",
-    plan_bytes="longca_flashmask.memory:plan_bytes",
     offers=(
         Offer(
             form=Form.COLUMN_INTERVALS,

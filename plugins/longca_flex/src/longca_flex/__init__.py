@@ -59,8 +59,6 @@ FLEX = KernelManifest(
     upstream="https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html",
     license="BSD-3-Clause",
     implementation="longca_flex.flex:Flex",
-    workspace="longca_flex.memory:workspace",
-    plan_bytes="longca_flex.memory:plan_bytes",
     offers=(
         *(Offer.model_validate({**_COMMON, **_INTERVALS, **row}) for row in _ROWS),
         Offer.model_validate({**_COMMON, **_BLOCKS}),
@@ -78,8 +76,6 @@ FLEX_FLASH = KernelManifest(
     requires=("flash-attn-4==4.0.0b36", "nvidia-cutlass-dsl>=4.6.2"),
     install="pip install 'longca-flex[flash]'",
     implementation="longca_flex.flash:FlexFlash",
-    workspace="longca_flex.memory:flash_workspace",
-    plan_bytes="longca_flex.memory:flash_plan",
     offers=(
         Offer(
             form=Form.ROW_INTERVALS,

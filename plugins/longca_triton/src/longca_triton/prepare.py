@@ -10,14 +10,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from longca_triton.config import Configs
 from longca_triton.descriptors import strides
 from longca_triton.kernel import FlashPlan
 from longca_triton.launching import launch_kernel
-from longca_triton.memory import PREPARE_ELEMENTS, padded_queries
 from longca_triton.softmax import deltas_of, exponents_of
 from longca_triton.tiles import head_offset, load_rows
 
-__all__ = ["launch_prepare", "prepare"]
+__all__ = ["launch_prepare", "padded_queries", "prepare"]
+
+#: Elements of out, and of dout, that a program of `prepare` takes.
+PREPARE_ELEMENTS = 8192
 
 
 @triton.jit(do_not_specialize=["stride_lh", "stride_lt", "seqlen_q", "padded"])
@@ -96,3 +99,9 @@ def launch_prepare(dout: Tensor, out: Tensor, lse: Tensor, plan: FlashPlan) -> T
         enable_fp_fusion=True,
     )
     return prepared
+
+
+def padded_queries(queries: int, head_dim: int, configs: Configs) -> int:
+    """Queries, rounded up to a whole block of every kernel that reads exponents and deltas, and of `prepare`."""
+    multiple = max(PREPARE_ELEMENTS // head_dim, configs.dkdv.block_m, configs.dq.block_m)
+    return -(-queries // multiple) * multiple

@@ -48,7 +48,5 @@ CUDNN_BSA = KernelManifest(
     requires=(OPEN,),
     install="pip install 'longca-cudnn[open]'",
     implementation="longca_cudnn.bsa.kernel:CuDNNBlockSparse",
-    workspace="longca_cudnn.bsa.memory:workspace",
-    plan_bytes="longca_cudnn.bsa.memory:plan_bytes",
     offers=tuple(Offer.model_validate(row) for row in _ROWS),
 )

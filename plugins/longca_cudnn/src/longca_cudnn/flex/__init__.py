@@ -41,8 +41,6 @@ CUDNN_FLEX = KernelManifest(
     requires=(OPEN,),
     install="pip install 'longca-cudnn[open]'",
     implementation="longca_cudnn.flex.kernel:CuDNNFlex",
-    workspace="longca_cudnn.flex.memory:workspace",
-    plan_bytes="longca_cudnn.flex.memory:plan_bytes",
     offers=tuple(Offer.model_validate({**_COMMON, **form, **dims}) for form in _FORMS for dims in _HEAD_DIMS),
 )
 
