@@ -64,7 +64,8 @@ def attention(
         softmax_scale: Factor on the scores. None for 1/√D.
         deterministic: Take only an offer whose results are bit-identical from run to run.
         allow_unverified: Take an offer too that nobody verified on this device, if no verified offer of the kernel
-            covers the problem. It is verified on this machine before its first use, once, which takes minutes.
+            covers the problem. It is tried on a small call before its first use in the process. `longca verify
+            --unverified` tries far more, and stores the verdict.
         return_lse: Return the log-sum-exp too.
         strategy: Name of a context-parallel strategy. None for one device. `auto` takes the strategy with the least
             predicted time on the mesh (`longca_advice.auto_layout`), or the strategy of a layout given as placement.
@@ -83,7 +84,7 @@ def attention(
         UnknownNameError: Nobody provides the kernel or the strategy.
         UnsupportedError: No offer covers the problem. The message gives the reasons and the valid kernels. Or a
             tensor has a tangent of forward-mode differentiation.
-        VerificationError: Only an unverified offer covers the problem, and its verification failed.
+        VerificationError: Only an unverified offer covers the problem, and it is wrong on the device.
     """
     if strategy is not None:
         settings = Settings(kernel, softmax_scale, deterministic, allow_unverified)

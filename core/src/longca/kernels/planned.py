@@ -14,7 +14,7 @@ from longca import plugins
 from longca.errors import PluginError, RequestError
 from longca.kernels.ahead import Prefetch, ask, take
 from longca.kernels.base import Kernel, Plan, as_in_an_operator, device_of, in_given_dtypes, on_device_of
-from longca.kernels.verify_first import choose_first, verify_first
+from longca.kernels.unverified import check_unverified, choose_checked
 from longca.manifests import Direction, Problem
 from longca.masks import Mask
 from longca.plan_cache import PlanCache
@@ -31,7 +31,7 @@ class Settings(NamedTuple):
         kernel: Name of the kernel or of the pair, or `auto`.
         softmax_scale: Factor on the scores. None for 1/√D.
         deterministic: Whether only an offer with bit-identical results is taken.
-        allow_unverified: Whether an offer is taken too that nobody verified on the device. It is verified first.
+        allow_unverified: Whether an offer is taken too that nobody verified on the device, after a small call of it.
     """
 
     kernel: str
@@ -156,14 +156,14 @@ def _make(mask: Mask | int, q: Tensor, k: Tensor, settings: Settings, training: 
 def _plan(name: str, problem: Problem) -> tuple[Kernel, Plan]:
     registry = plugins.registry()
     if name == "auto":
-        choice = choose_first(registry, problem, lambda asked: choose(asked, registry))
+        choice = choose_checked(registry, problem, lambda asked: choose(asked, registry))
         log(choice)
         name = choice.kernel
     else:
         verdict = registry.resolve(name, problem)
         if not verdict:
             verdict.check(tuple(other for other in registry.kernels if registry.resolve(other, problem)))
-        verify_first(registry, verdict, problem.device)
+        check_unverified(registry, verdict, problem)
     kernel: Kernel = registry.load(name)
     return kernel, kernel.plan(problem)
 

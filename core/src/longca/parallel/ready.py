@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from longca import plugins
 from longca.errors import RequestError
-from longca.kernels.verify_first import choose_first, verify_first
+from longca.kernels.unverified import check_unverified, choose_checked
 from longca.manifests import Layout, Problem, installed_version
 from longca.parallel.agreement import Ranks
 from longca.parallel.layouts import check_layout, layout_words, placed
@@ -126,14 +126,14 @@ def make_ready(call: ParallelCall, together: tuple[Ranks, tuple[int, int]] | Non
     if given:
         check_layout(layout, problem, strategy, axis_sizes(mesh, manifest.axes))
     if kernel == AUTO:
-        choice = choose_first(registry, problem, lambda asked: choose_kernel(registry, asked, layout), layout)
+        choice = choose_checked(registry, problem, lambda asked: choose_kernel(registry, asked, layout), layout)
         if is_first(mesh):
             log(choice)
         kernel = choice.kernel
     elif not (verdict := registry.resolve(kernel, problem, layout)):
         verdict.check(tuple(other for other in registry.kernels if registry.resolve(other, problem, layout)))
     else:
-        verify_first(registry, verdict, problem.device)
+        check_unverified(registry, verdict, problem)
     rank, said = rank_in(mesh, manifest.axes), _said(layout)
     if together is not None:
         ranks, lengths = together
