@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from rich.text import Text
+
 from longca.errors import RequestError
 from longca_bench.reports.rows import Rows
 from longca_bench.reports.runs import Run, complaints, flatten
@@ -25,7 +27,16 @@ if TYPE_CHECKING:
     from longca_bench.measuring.records import Record
     from longca_bench.measuring.statistics import Interval
 
-__all__ = ["Comparison", "compare_kernels", "compare_runs", "comparison_json", "print_comparison", "verdict"]
+__all__ = [
+    "Comparison",
+    "compare_kernels",
+    "compare_runs",
+    "comparison_json",
+    "comparison_tables",
+    "print_comparison",
+    "sentences",
+    "verdict",
+]
 
 #: The fields that make two records a pair.
 KEY = (
@@ -176,8 +187,8 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         console: Where to.
         comparison: The comparison of two runs.
     """
-    print_tables(console, _tables(comparison))
-    for line in (*_without_ratio(comparison), *_differences(comparison), *_mean(comparison)):
+    print_tables(console, comparison_tables(comparison))
+    for line in _lines(comparison):
         console.print(line)
 
 
@@ -224,7 +235,7 @@ def _has_time(record: Record) -> bool:
     return record.status == "ok" and bool(record.samples) and min(record.samples) > 0
 
 
-def _tables(comparison: Comparison) -> list[Table]:
+def comparison_tables(comparison: Comparison) -> list[Table]:
     """The ratio of each pair with its interval, a table for each kernel and direction."""
     from pandas import Series
 
@@ -246,6 +257,15 @@ def _tables(comparison: Comparison) -> list[Table]:
 
 def _ends(interval: Interval) -> str:
     return f"{ratio_text(interval.low)}–{ratio_text(interval.high)}" if interval.is_known else "unknown"
+
+
+def sentences(comparison: Comparison) -> list[str]:
+    """The sentences below the tables, as plain text."""
+    return [Text.from_markup(line).plain for line in _lines(comparison)]
+
+
+def _lines(comparison: Comparison) -> Iterator[str]:
+    yield from (*_without_ratio(comparison), *_differences(comparison), *_mean(comparison))
 
 
 def _without_ratio(comparison: Comparison) -> Iterator[str]:

@@ -35,20 +35,13 @@ class Opened:
     def __init__(self, page, problems):
         self.page, self.problems = page, problems
 
-    def text(self, selector):
-        return " ".join(self.page.locator(selector).first.inner_text().split())
-
-    def settle(self):
-        """Waits until every chart that is in view is drawn."""
-        self.page.locator("main .chart svg").first.wait_for(state="attached")
-
 
 @pytest.fixture
 def opened(browser, tmp_path):
     """Opens a report of runs. A test fails where the page logs an error or asks for anything but its own file."""
     pages = []
 
-    def open_report(*runs, width=1280, scheme="light", check=True):
+    def open_report(*runs, width=1280, scheme="light"):
         file = write_html(Rows.of_runs(runs), tmp_path / f"report{len(pages)}.html")
         context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
         page, problems = context.new_page(), []
