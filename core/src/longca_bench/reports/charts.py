@@ -15,7 +15,7 @@ from longca.errors import MissingPackageError
 from longca.masks import PATTERNS
 from longca.plain_text import printable
 from longca_bench.reports.mask_text import factor_words, percent
-from longca_bench.reports.words import memory_unit, throughput_unit, word
+from longca_bench.reports.words import throughput_unit, word
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -39,6 +39,11 @@ _SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down
 _TOKENS = (
     "datum.value >= 1048576 ? format(datum.value / 1048576, '.3~g') + ' M' "
     ": datum.value % 512 == 0 ? format(datum.value / 1024, '.4~g') + ' K' : format(datum.value, ',')"
+)
+_BYTES = (
+    "datum.value >= 1073741824 ? format(datum.value / 1073741824, '.3~g') + ' GiB' "
+    ": datum.value >= 1048576 ? format(datum.value / 1048576, '.3~g') + ' MiB' "
+    ": datum.value >= 1024 ? format(datum.value / 1024, '.3~g') + ' KiB' : datum.value + ' B'"
 )
 _UNTRIED = ("unsupported", "skipped")
 
@@ -163,14 +168,13 @@ def _chart(rows: DataFrame, names: Sequence[str]) -> Any:
     """Throughput above, failures below it, memory below these, and a caption."""
     alt = altair()
     unit, by = throughput_unit(rows["tflops"].max())
-    held, size = memory_unit(rows["peak_bytes"].max() if rows["peak_bytes"].notna().any() else 0)
     values = [
         {
             "kernel": printable(row["kernel"]), "tokens": row["seqlen"], "status": row["status"],
             "speed": row["tflops"] * by if row["tflops"] > 0 else None,
             **{name: by * row["flops"] / row[end] / 1e9 if row[end] > 0 else None
                for name, end in (("slow", "high_ms"), ("fast", "low_ms"))},
-            **{name: float(row[field]) * size if row[field] == row[field] and (row[field] or 0) > 0 else None
+            **{name: float(row[field]) if row[field] == row[field] and (row[field] or 0) > 0 else None
                for name, field in (("peak", "peak_bytes"), ("mask", "metadata_bytes"))},
         }
         for row in rows.astype(object).where(rows.notna(), float("nan")).to_dict("records")
@@ -207,10 +211,10 @@ def _chart(rows: DataFrame, names: Sequence[str]) -> Any:
         sizes = alt.Scale(type="log", base=2)
         peak = some([v for v in values if v["peak"]]).mark_line(point=True)
         own = some([v for v in values if v["mask"]]).mark_line(strokeDash=[4, 3])
-        title = f"memory, {held}"
+        labels = alt.Axis(labelExpr=_BYTES, tickCount=5)
         layer = alt.layer(
-            peak.encode(y=alt.Y("peak:Q", title=title, scale=sizes)),
-            own.encode(y=alt.Y("mask:Q", title=title, scale=sizes)),
+            peak.encode(y=alt.Y("peak:Q", title="memory", scale=sizes, axis=labels)),
+            own.encode(y=alt.Y("mask:Q", title="memory", scale=sizes, axis=labels)),
         )
         panels.append(layer.properties(width=380, height=90))
     title = alt.TitleParams(_title(rows), subtitle=list(_caption(rows)), anchor="start", subtitleFontSize=9)
