@@ -8,7 +8,6 @@ import resource
 import signal
 import threading
 import time
-import warnings
 from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
@@ -16,10 +15,8 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from jobs import attend, errors, inputs, mask_of, mesh_of, problem_of, rank_of, said
-from torch.distributed.device_mesh import init_device_mesh
 
 import longca
-from longca import masks
 from longca.errors import LongCAError
 from longca.manifests import Transport
 from longca.parallel.pushes import window_bytes
@@ -101,7 +98,7 @@ def numbers_of_ranks(size):
     wrong = []
     for turn in range(60):
         time.sleep(order.random() / 2000)
-        if link.told(turn * 10 + link.index) != [turn * 10 + rank for rank in range(size)]:
+        if link.numbers(turn * 10 + link.index) != [turn * 10 + rank for rank in range(size)]:
             wrong.append(turn)
     return wrong
 
@@ -362,37 +359,3 @@ def dying(rank, strategy, sizes, seconds):
         except LongCAError as error:
             return type(error).__name__, str(error), time.monotonic() - began
     return None
-
-
-def strategies_together(size, compiled):
-    """The largest error of layers by two strategies in turn, on two sub-meshes of a mesh, with lengths that change."""
-    mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("dp", "cp"))
-    group, rank = mesh.get_coordinate()
-    heads, worst = (4, 4), 0.0
-    for seqlen in (40, 24, 56, 40):
-        given = [x + group for x in inputs(seqlen, heads, "float64")]
-        mask = masks.build("causal_document", seqlen, documents=[seqlen // 4, seqlen - seqlen // 4])
-        about = {"mesh": mesh["cp"], "kernel": "naive", "placement": "contiguous", "transport": "copy_engine"}
-
-        def layers(q, k, v, mask=mask, calls=({"kernel": "naive"},) * 4):
-            out = q
-            for more in calls:
-                out = longca.attention(out, k, v, mask, **more) + q
-            return out
-
-        def results(tensors, function, **more):
-            qkv = [x.clone().requires_grad_() for x in tensors[:3]]
-            out = function(*qkv, **more)
-            return [out.detach(), *torch.autograd.grad(out, qkv, tensors[3])]
-
-        calls = [{**about, "strategy": name} for name in ("ulysses", "ring_p2p", "ring_all_gather", "ulysses")]
-        function = torch.compile(layers, backend="eager") if compiled else layers
-        layout = longca.layout(mask, strategy="ring_p2p", mesh=mesh["cp"], heads=heads, head_dim=8, dtype="float64",
-                               placement="contiguous", kernel="naive")  # fmt: skip
-        with warnings.catch_warnings():
-            # Where a graph goes on after a break, the compiler asks tensors that are no leaves for their gradients.
-            warnings.filterwarnings("ignore", "The .grad attribute of a Tensor")
-            mine = results([layout.shard(x, rank) for x in given], function, calls=calls)
-        alone = [layout.shard(x, rank) for x in results(given, layers)]
-        worst = max(worst, *((a - b).abs().max().item() for a, b in zip(mine, alone, strict=True)))
-    return worst

@@ -55,26 +55,6 @@ def blocks(step):
     return masks.BlockSparseMask((at[:, None] * 3 + at + step) % 4 < 2, bounds, bounds)
 
 
-def chosen_and_prefetched(sizes, strategy):
-    """For blocks that ranks choose in each step and plan at once: the plans that calls made, and the largest error."""
-    mesh, rank = mesh_of(sizes), rank_of(sizes, None)
-    about = {"strategy": strategy, "mesh": mesh, "kernel": "naive", "placement": "contiguous"}
-    asked, made, worst = {"heads": (4, 2), "head_dim": 8, "dtype": "float32"}, [], 0.0
-    bounds = [*range(0, 65, 8)]
-    layout = longca.layout(masks.BlockSparseMask(np.ones((8, 8), bool), bounds, bounds), **asked, **about)
-    with mock.patch.object(Naive, "plan", autospec=True, side_effect=Naive.plan) as plan:
-        for step in range(4):
-            given = [x.roll(step, 0) for x in inputs(64, (4, 2), "float32")]  # other blocks are chosen
-            mine = [layout.shard(x, rank) for x in given]
-            mask = longca.choose_blocks(*mine[:2], block=8, kept=0.5, layout=layout, mesh=mesh)
-            longca.prefetch(mask, **asked, **about).wait()
-            before = plan.call_count
-            results = attend(mask, mine, **about)
-            made.append((plan.call_count - before, mask.digest))
-            worst = max(worst, *errors(results, attend(mask, given), layout, rank))
-    return made, worst
-
-
 def placed_ahead(size, strategy):
     """The choices that `longca.layout` made after a prefetch had ended, and all shards and choices."""
     mesh, window = mesh_of((("cp", size),)), masks.build("causal_sliding_window", 40, window=9)

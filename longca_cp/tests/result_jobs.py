@@ -1,6 +1,5 @@
 """The jobs of results: out, lse and gradients of strategies beside those of one process."""
 
-import logging
 import tempfile
 import warnings
 from unittest import mock
@@ -13,8 +12,6 @@ from torch.distributed.device_mesh import init_device_mesh
 import longca
 from longca import masks
 from longca.errors import UnsupportedError
-from longca.kernels.base import Plan, fill
-from longca.kernels.lse_grad import backward_through_lse
 from longca_builtin.naive import Naive
 from longca_cp.exchange import Axis
 
@@ -36,8 +33,7 @@ def worst(
     """The largest error of each tensor on this rank against the results of one process.
 
     Without such a layout, the reason. `way` is `attention`, or a way to call the strategy's own methods: with the
-    tensors that the forward `kept`, with tensors `exchanged` again, with a `differentiable` kernel, or in the order
-    `by_nccl`.
+    tensors that the forward `kept`, with tensors `exchanged` again, or in the order `by_nccl`.
     """
     mask, mesh = mask_of(kind, seqlen, factors), mesh_of(sizes, order)
     given = inputs(seqlen, heads, dtype)
@@ -51,10 +47,8 @@ def worst(
     if way == "attention":
         results = attend(mask, mine, transport=transport, **about)
     else:
-        computes = Differentiable() if way == "differentiable" else Naive()
-        by_nccl = mock.patch.object(Axis, "by_nccl", property(lambda _: way == "by_nccl"))
-        with by_nccl:
-            results = directly(mask, mine, computes, strategy, mesh, layout, way == "kept", transport)
+        with mock.patch.object(Axis, "by_nccl", property(lambda _: way == "by_nccl")):
+            results = directly(mask, mine, Naive(), strategy, mesh, layout, way == "kept", transport)
     wanted = expected(kind, seqlen, factors, heads, dtype)
     return dict(zip(NAMES, errors(results, wanted, layout, rank), strict=True))
 
@@ -70,32 +64,6 @@ def own_error(kind, seqlen, factors, heads, dtype):
         expected(kind, seqlen, factors, heads, dtype, dtype), expected(kind, seqlen, factors, heads, dtype), strict=True
     )
     return dict(zip(NAMES, [(a.double() - b).nan_to_num().abs().max().item() for a, b in pairs], strict=True))
-
-
-class Differentiable:
-    """A kernel that is differentiable in (out, lse) and no more, as FlexAttention is."""
-
-    def plan(self, problem):
-        return Plan(problem, masks.Form.DENSE, "einsum")
-
-    def forward(self, q, k, v, plan, *, out=None, lse=None):
-        result, sums = self._attend(plan, q, k, v)
-        return fill(out, result), fill(lse, sums)
-
-    def backward(self, dout, q, k, v, out, lse, plan, *, dq=None, dk=None, dv=None):
-        grads = backward_through_lse(lambda *qkv: self._attend(plan, *qkv), dout, q, k, v, out, lse)
-        return tuple(fill(buffer, grad) for buffer, grad in zip((dq, dk, dv), grads, strict=True))
-
-    def _attend(self, plan, q, k, v):
-        visible = torch.from_numpy(plan.problem.concrete_mask.dense())
-        group = q.shape[1] // k.shape[1]
-        k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
-        scores = torch.einsum("ihd,jhd->hij", q, k) * plan.problem.scale
-        seen = visible.any(-1)
-        scores = scores.masked_fill(~visible & seen[:, None], -torch.inf)
-        lse = scores.logsumexp(-1)
-        weights = (scores - lse[..., None]).exp() * visible
-        return torch.einsum("hij,jhd->ihd", weights, v), lse.masked_fill(~seen, -torch.inf)
 
 
 def again(size):
@@ -170,24 +138,6 @@ def two_layers(size, compiled):
         mine = grads([layout.shard(x, rank) for x in given], function, **about)
     alone = [layout.shard(x, rank) for x in grads(given, twice, kernel="naive")]
     return max((a - b).abs().max().item() for a, b in zip(mine, alone, strict=True))
-
-
-def announced_by(size):
-    """The lines of `auto` that this rank logs in a call."""
-    mask, mesh, lines = masks.build("causal", 44), mesh_of((("ring", size),)), []
-    listener = logging.Handler(logging.INFO)
-    listener.emit = lambda record: lines.append(record.getMessage())
-    log = logging.getLogger("longca")
-    log.addHandler(listener)
-    log.setLevel(logging.INFO)
-    try:
-        about = {"strategy": "ring_p2p", "mesh": mesh, "kernel": "auto"}
-        layout = longca.layout(mask, heads=(4, 2), head_dim=8, dtype="float64", **about)
-        longca.attention(*[layout.shard(x, mesh.get_rank()) for x in inputs(44, (4, 2), "float64")[:3]], mask, **about)
-    finally:
-        log.removeHandler(listener)
-        log.setLevel(logging.NOTSET)
-    return [line for line in lines if line.startswith("attention: ")]
 
 
 def in_part_of_a_mesh(size):

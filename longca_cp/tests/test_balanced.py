@@ -4,10 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longca import masks
-from longca_cp.balanced import MIN_CHUNKS, TOLERANCE, WAITS, balanced, dealt, ring_time
+from longca_cp.balanced import MIN_CHUNKS, TOLERANCE, WAITS, balanced, dealt, ring_time, windows
 from longca_cp.placement import place
 from longca_cp.rows import Rows, areas
-from longca_cp.windows import windows
 
 from .cases import positions, square_masks
 

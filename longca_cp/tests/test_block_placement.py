@@ -52,12 +52,6 @@ def test_balance_is_of_kept_blocks(parts):
     assert max(areas(mask, place("contiguous", mask, parts))) > 1.4 * np.mean(even)
 
 
-@pytest.mark.parametrize("parts", [2, 4, 8])
-def test_zigzag_shares_causal_blocks_out_exactly(parts):
-    mask = masks.BlockSparseMask(np.tril(np.ones((32, 32), bool)), np.arange(33) * 4, np.arange(33) * 4)
-    assert len(set(areas(mask, place("zigzag", mask, parts)))) == 1
-
-
 def test_query_blocks_and_key_blocks_of_other_sizes_meet_at_common_bounds():
     mask = masks.BlockSparseMask(np.ones((8, 3), bool), np.arange(9) * 6, np.r_[np.arange(3) * 18, 48])
     assert unit_bounds(mask).tolist() == [0, 18, 36, 48]
@@ -72,13 +66,6 @@ def test_a_short_last_block_alone_keeps_the_size_of_the_masks_blocks():
     assert last == ((64, 70),)
     assert mask.cut(last, last).block_size == 32
     assert mask.cut([(64, 69)], [(64, 69)]).block_size == 5
-
-
-@pytest.mark.parametrize("kind", ["zigzag_document", "whole_documents"])
-def test_blocks_have_no_documents(kind):
-    mask = masks.build("uniform_block_sparse", 64, block=16, kept=0.5)
-    with pytest.raises(UnsupportedError, match=r"no documents .* Place them by contiguous, zigzag, balanced"):
-        place(kind, mask, 2)
 
 
 @given(block_masks(), st.data())

@@ -1,18 +1,12 @@
 """Transfers: buffers, bytes, the order of rows and the heads of ranks."""
 
-import logging
-from unittest import mock
-
 import numpy as np
 import pytest
 import torch
 
-from longca import Transport
-from longca_cp import exchange
 from longca_cp.exchange import Order
 from longca_cp.head_exchange import put_together, take_apart
 from longca_cp.heads import each
-from longca_cp.transports import links
 
 from .test_strategies import sizes
 
@@ -37,53 +31,20 @@ def sent_by(world, strategy, mesh, kind="full", placement="contiguous", **factor
 
 
 @sizes(4)
-def test_bytes_of_ulysses(world):
-    forward, backward = sent_by(world, "ulysses", {"ulysses": 4})
-    # Of its 24 tokens it sends three quarters of q, k, v; of the 96 tokens of its 2 heads, out and lse to the others.
-    assert forward == {"all_to_all": LOCAL * 16 * TOKEN * 3 // 4 + 3 * LOCAL * 2 * (TOKEN + 4)}
-    # dout one way, dq, dk and dv the other: nothing of what was kept goes again.
-    assert backward == {"all_to_all": LOCAL * 8 * TOKEN * 3 // 4 + 3 * LOCAL * 4 * TOKEN}
-
-
-@sizes(4)
-def test_bytes_of_a_ring(world):
-    forward, backward = sent_by(world, "ring_p2p", {"ring": 4})
+def test_bytes_that_ranks_send(world):
     pair = 2 * LOCAL * 4 * TOKEN  # keys and values of a rank
-    assert forward == {"p2p": 3 * pair}
-    assert backward == {"p2p": 3 * pair + 4 * pair}  # float32 here, and so are their sums, which go all the way round
-
-
-@sizes(4)
-def test_bytes_of_an_all_gather(world):
-    pair = 2 * LOCAL * 4 * TOKEN
+    # Of its 24 tokens it sends three quarters of q, k, v; of the 96 tokens of its 2 heads, out and lse to the others.
+    forward, backward = sent_by(world, "ulysses", {"ulysses": 4})
+    assert forward == {"all_to_all": LOCAL * 16 * TOKEN * 3 // 4 + 3 * LOCAL * 2 * (TOKEN + 4)}
+    # dout one way, dq, dk and dv the other: no kept tensor goes again.
+    assert backward == {"all_to_all": LOCAL * 8 * TOKEN * 3 // 4 + 3 * LOCAL * 4 * TOKEN}
+    # float32 here, and so are their sums, which go all the way round.
+    assert sent_by(world, "ring_p2p", {"ring": 4}) == ({"p2p": 3 * pair}, {"p2p": 3 * pair + 4 * pair})
     forward, backward = sent_by(world, "ring_all_gather", {"ring": 4})
-    assert forward == {"all_gather": 3 * pair}
-    assert backward == {"all_gather": 3 * pair, "reduce_scatter": 3 * pair}
-
-
-@sizes(4)
-def test_only_what_is_needed_is_gathered(world):
+    assert (forward, backward) == ({"all_gather": 3 * pair}, {"all_gather": 3 * pair, "reduce_scatter": 3 * pair})
     nothing = sent_by(world, "ring_all_gather", {"ring": 4}, "full_document", documents=(24,) * 4)
     assert nothing == ({"all_to_all": 0}, {"all_to_all": 0})
-    case = ("causal_sliding_window", 96, (("window", 5),), "contiguous", (8, 4))
-    found = world.run("sent", "ring_all_gather", (("ring", 4),), *case)
-    # A rank's last 5 tokens are needed by the next; and what that makes of them comes back.
-    five = 2 * 5 * 4 * TOKEN
-    assert [forward["all_to_all"] for forward, _ in found] == [five, five, five, 0]
-    assert [backward["all_to_all"] for _, backward in found] == [five, 2 * five, 2 * five, five]
-
-
-@sizes(4)
-def test_bytes_of_usp(world):
-    forward, _ = sent_by(world, "usp", {"ring": 2, "ulysses": 2})
-    exchanged = LOCAL * 16 * TOKEN // 2 + LOCAL * 4 * (TOKEN + 4)
-    assert forward == {"all_to_all": exchanged, "p2p": 2 * 2 * LOCAL * 2 * TOKEN}
-
-
-@sizes(4)
-def test_bytes_of_loongtrain(world):
     forward, backward = sent_by(world, "loongtrain", {"outer": 2, "inner": 2, "heads": 1})
-    pair = 2 * LOCAL * 4 * TOKEN
     assert forward["p2p"] == 2 * pair + pair  # one hop in each of two windows, and one between them
     # The sums of each window go all the way round its ring, and those of windows round theirs.
     assert backward["p2p"] == 3 * pair + 2 * 2 * pair + 2 * pair
@@ -125,19 +86,3 @@ def test_copies_of_a_head_are_summed_in_float32():
     into = torch.empty(1, 1, 1)
     put_together(parts, into, slice(0, 1))
     assert into.item() == 259
-
-
-def test_it_is_said_once_why_auto_takes_collectives_on_more_gpus(monkeypatch, caplog):
-    caplog.set_level(logging.INFO, "longca")
-    group = mock.Mock(size=lambda: 4, rank=lambda: 1)
-    mesh = mock.Mock(device_type="cuda", get_group=lambda dim: group)
-    monkeypatch.setattr(exchange, "rank_in", lambda mesh, names: 1)
-    monkeypatch.setattr(exchange, "mesh_dims", lambda mesh, names: [0])
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    monkeypatch.setattr(links, "_LOGGED", set())
-    for _ in "ab":
-        _, (axis,) = exchange.axes_of(mesh, ("ring",))
-        assert axis.transport is Transport.COLLECTIVES
-    (said,) = (record.getMessage() for record in caplog.records)
-    why = "because on more than 2 GPUs of an axis the copy engine is slower than them in some cases"
-    assert f"along the axis ring by collectives, {why}" in said

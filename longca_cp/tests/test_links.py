@@ -15,10 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from longca.errors import UnsupportedError
 from longca_cp.transports import links
 from longca_cp.transports.copy_engine import CopyEngineLink
-from longca_cp.transports.counters import Slots
 from longca_cp.transports.links import _Facts
 from longca_cp.transports.strided import strided_copies
 
@@ -208,27 +206,6 @@ def test_a_rank_killed_in_the_middle_of_a_push_is_named_by_all_others(strategy, 
         assert "The process of rank 1 has ended, hangs or makes another call" in text, f"rank {rank}: {text}"
         assert float(seconds) < 25
     assert not {name for name in set(os.listdir("/dev/shm")) - before if "longca" in name}
-
-
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
-@worlds_of(4)
-def test_strategies_take_turns_on_sub_meshes_while_lengths_change(world, compiled):
-    assert all(error <= EXACT for error in world.run("strategies_together", 4, compiled))
-
-
-def test_a_graph_that_is_captured_refuses_a_call():
-    link = object.__new__(CopyEngineLink)
-    link._counters, link._follow, link._pushes = mock.Mock(), mock.Mock(), mock.Mock()
-    link._held = ["of a call that failed"]
-    with mock.patch("torch.cuda.is_current_stream_capturing", return_value=True):
-        with pytest.raises(UnsupportedError, match="give transport='collectives'"):
-            link.restart(Slots(0, 1), 1)
-        link._counters.restart.assert_not_called()
-    with mock.patch("torch.cuda.is_current_stream_capturing", return_value=False):
-        link.restart(Slots(0, 1), 1)
-    link._counters.restart.assert_called_once()
-    link._follow.assert_called_once_with()
-    assert not link._held
 
 
 @pytest.mark.parametrize("before", [None, "0"])

@@ -134,7 +134,7 @@ class Still(Link):
     def slots(self, count):
         return Slots(0, count)
 
-    def told(self, value):
+    def numbers(self, value):
         return [value] * self.size
 
     def send(self, index, moves, slot, early=False):

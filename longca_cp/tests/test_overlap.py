@@ -5,21 +5,13 @@ from dataclasses import replace
 import pytest
 
 from longca import Device, Problem, masks
-from longca_cp.overlap import CHUNK_BYTES, chunks_around_rings, gather_chunks, is_beside, ulysses_chunks
+from longca_cp.overlap import CHUNK_BYTES, chunks_around_rings, gather_chunks, ulysses_chunks
 
 
 def problem_of(pattern, seqlen=64, heads=(8, 4)):
     heads_q, heads_kv = heads
     about = {"heads_q": heads_q, "heads_kv": heads_kv, "device": Device("cpu")}
     return Problem(mask=masks.build(pattern, seqlen=seqlen), **about)
-
-
-@pytest.mark.parametrize(
-    ("heads_kv", "ranks", "count"), [(4, 1, 2), (4, 2, 2), (4, 4, 1), (2, 4, 1), (6, 2, 1), (5, 1, 1)]
-)
-@pytest.mark.parametrize("nccl", [False, True])
-def test_ulysses_has_as_many_as_divide_the_heads(heads_kv, ranks, count, nccl):
-    assert ulysses_chunks(problem_of("causal", heads=(4 * heads_kv, heads_kv)), ranks, nccl, pushes=False) == count
 
 
 @pytest.mark.parametrize(("heads_kv", "count"), [(1, 1), (2, 2), (6, 3), (8, 4), (5, 1)])
@@ -54,9 +46,3 @@ def test_chunks_around_rings_are_pushed_and_have_one_mask():
     assert chunks_around_rings(causal, 2, 1, pushes=False) == 1
     blocks = masks.build("uniform_block_sparse", tokens, block=128, kept=0.5, heads=8)
     assert chunks_around_rings(replace(causal, mask=blocks), 2, 1, pushes=True) == 1
-
-
-def test_a_full_masks_forward_has_no_transfer_of_nccl_beside_it():
-    assert [is_beside(problem_of(name), nccl) for name in ("full", "causal") for nccl in (True, False)] == [
-        False, True, True, True,
-    ]  # fmt: skip

@@ -43,18 +43,6 @@ def test_strategies_of_several_axes_and_block_sparse_masks_are_planned_ahead(wor
         assert error <= EXACT
 
 
-@pytest.mark.parametrize(("strategy", "axes"), [*OF_SEVERAL_AXES, ("ring_all_gather", (("ring", 4),))])
-@sizes(4)
-def test_blocks_that_ranks_choose_in_each_step_are_planned_ahead(world, strategy, axes):
-    found = world.run("chosen_and_prefetched", axes, strategy)
-    for made, error in found:
-        plans, digests = zip(*made, strict=True)
-        assert plans == (0,) * 4
-        assert len(set(digests)) == 4, "each step has blocks of its own"
-        assert made == found[0][0], "ranks choose the same blocks"
-        assert error < 1e-5
-
-
 @sizes(3)
 def test_ranks_that_wait_differently_agree_all_the_same(world):
     assert max(world.run("prefetched_together", 3)) <= EXACT

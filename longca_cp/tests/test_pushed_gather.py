@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from longca_cp import pushed_gather, runs
 from longca_cp.ranges import union
-from longca_cp.runs import Arrangement, Pushes, Runs, pieces
+from longca_cp.runs import Arrangement, Pushes, pieces
 
 HERE = torch.device("cpu")
 RANKS = 3
@@ -72,13 +72,6 @@ def test_gradients_of_all_ranks_are_summed_at_the_owner(case, most_runs, me):
         summed.add([(grads[me] if rank == me else slot)[:, 0] for rank in range(RANKS)], total)
     wanted = [sum(token + 1000 * (rank + 1) for rank in range(RANKS) if token in needs[rank]) for token in shards[me]]
     assert total.ravel().tolist() == wanted
-
-
-def test_neighbouring_runs_are_one():
-    one = Runs(np.array([0, 2, 7]), np.array([4, 6, 11]), np.array([2, 5, 1]))
-    assert one.slices() == [(slice(0, 8), slice(4, 12))]
-    apart = Runs(np.array([0, 2, 8]), np.array([4, 6, 11]), np.array([2, 5, 1]))
-    assert apart.slices() == [(slice(0, 7), slice(4, 11)), (slice(8, 9), slice(11, 12))]
 
 
 def test_a_sum_rounds_once():

@@ -17,7 +17,6 @@ from longca import masks, registry
 from longca.loading import load_object
 from longca.manifests import Device, Problem, Transport
 from longca_bench.measuring.traffic import Recorder
-from longca_cp import overlap
 from longca_cp.exchange import Axis
 from longca_cp.overlap import is_beside
 
@@ -113,40 +112,6 @@ def test_moves_are_the_collectives_of_the_rank_that_has_most(
         assert sorted(move.bytes for move in mine) == sorted(map(max, zip(*sizes, strict=True)))
         most = sorted(map(max, zip(*sent, strict=True)))
         assert all(said >= seen for said, seen in zip(sorted(move.sent for move in mine), most, strict=True))
-
-
-@pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize(
-    ("strategy", "axis_sizes"),
-    [("usp", {"ring": 2, "ulysses": 2}), ("loongtrain", {"outer": 2, "inner": 2, "heads": 2})],
-)
-def test_chunks_that_go_round_rings_move_and_compute_as_much_as_all_heads_at_once(
-    strategy, axis_sizes, direction, monkeypatch
-):
-    fields = {"heads_q": 16, "heads_kv": 4, "head_dim": 16, "direction": direction, "device": Device("cuda", (9, 0))}
-
-    def sums(mask):
-        problem = Problem(mask=mask, **fields)
-        layout = registry().layout(strategy, problem, axis_sizes, "contiguous")
-        phases = schedule_of(strategy, problem, layout, True, Transport.COPY_ENGINE)
-        found = Counter()
-        for phase in phases:
-            found["touched"] += phase.touched
-            found["merged"] += phase.merged
-            if phase.step is not None:
-                found[phase.step] += phase.share
-            for move in phase.moves:
-                found[move.axis, move.carries] += move.sent
-        return len(phases), found
-
-    mask = masks.build("causal", SEQLEN)
-    blocks = masks.build("uniform_block_sparse", SEQLEN, block=16, kept=0.5, heads=4)
-    (whole, all_heads), (whole_blocks, _) = sums(mask), sums(blocks)
-    monkeypatch.setattr(overlap, "CHUNK_BYTES", 256)
-    (chunked, by_chunks), (chunked_blocks, _) = sums(mask), sums(blocks)
-    assert chunked > whole
-    assert by_chunks == all_heads
-    assert chunked_blocks == whole_blocks  # chunks of a mask per head could have other empty steps
 
 
 @pytest.mark.parametrize("placement", ["contiguous", "zigzag"])

@@ -131,7 +131,6 @@ def test_the_methods_of_a_strategy_and_pairs_of_kernels(world, strategy, mesh):
         for kind, way, transport in (
             ("causal_document", "kept", "collectives"),
             ("causal_document", "exchanged", "copy_engine"),
-            ("gappy", "differentiable", "collectives"),
             ("full", "by_nccl", "collectives"),
         )
     ]

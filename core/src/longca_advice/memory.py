@@ -19,7 +19,7 @@ from longca.manifests import Direction, Layout, Problem, Transport
 from longca.manifests.memory import StrategyMemory
 from longca.manifests.offers import DTYPE_BYTES
 from longca.manifests.pairs import halves
-from longca.manifests.step_cuts import rank_areas, rank_problems, step_problems
+from longca.manifests.step_cuts import rank_areas, step_problems
 from longca.masks import PATTERNS, Form
 from longca.plugins import Registry
 from longca_advice.evidence import Row
@@ -373,7 +373,7 @@ def _steps(problem: Problem, layout: Layout | None) -> Iterator[tuple[Problem, i
     small = len(layout.table.table) <= _LOOKED_AT
     rank = int(np.argmax(rank_areas(problem, layout))) if small else layout.world_size - 1
     found: dict[tuple[int, ...], list[Problem]] = {}
-    for step in step_problems(problem, layout)[rank] if small else rank_problems(problem, layout, rank):
+    for step in step_problems(problem, layout)[rank]:
         if step is not None:
             mask = step.concrete_mask
             area = mask.area if small else round(_ALIKE * log2(mask.area))

@@ -20,7 +20,7 @@ from longca.manifests.kernel import KernelManifest
 from longca.manifests.offers import Direction
 from longca.manifests.problem import Problem
 from longca.manifests.resolve import resolve_steps
-from longca.manifests.step_cuts import rank_areas, stacked_problems
+from longca.manifests.step_cuts import rank_areas, step_problems
 from longca.manifests.strategy import Layout, Ranges, Step
 from longca.manifests.verdict import Verdict
 from longca.masks import Form
@@ -68,7 +68,7 @@ def predicted_cost(manifests: Sequence[KernelManifest], problem: Problem, layout
             max(_cheapest(verdicts, part), _ARRIVAL * _arriving(step, shard))
             for verdicts, part, step in zip(_verdicts(manifests, parts), parts, steps, strict=True)
         ]
-        for steps, parts, shard in zip(layout.steps, stacked_problems(problem, layout), layout.shards, strict=True)
+        for steps, parts, shard in zip(layout.steps, step_problems(problem, layout), layout.shards, strict=True)
     )
     return sum(max(together) for together in zip_longest(*ranks, fillvalue=0.0))
 

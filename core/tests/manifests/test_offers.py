@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from longca.manifests import Backward, KernelManifest, Offer, StrategyManifest
+from longca.manifests import KernelManifest, Offer, StrategyManifest
 
 USUAL = {"form": "full", "dtypes": ("bfloat16",), "cpu": True, "metadata": "O(1)"}
 MANIFEST = {
@@ -26,19 +26,12 @@ def test_an_offer_is_frozen_and_hashable():
     ("fields", "message"),
     [
         ({"colour": "red"}, "Extra inputs"),
-        ({"dtypes": ()}, "at least 1"),
         ({"dtypes": ("int8",)}, "bfloat16"),
-        ({"cpu": False}, "needs a device"),
         ({"verified_on": "sm90"}, "no range of compute capabilities"),
-        ({"expected_on": "sm90"}, "no range of compute capabilities"),
         ({"requires": ("flash attn >> 2",)}, "no requirement"),
-        ({"most": 2}, "most is for"),
         ({"block_sizes": (64,)}, "block_sizes and variable_blocks"),
-        ({"variable_blocks": True}, "block_sizes and variable_blocks"),
         ({"form": "spiral"}, "form"),
-        ({"max_head_dim": 0}, "greater than or equal to 1"),
         ({"forward": False}, "an offer without a forward needs backward='external' or 'lse_grad'"),
-        ({"forward": False, "backward": "own"}, "an offer without a forward needs backward"),
     ],
 )
 def test_an_offer_that_makes_no_sense_is_refused(fields, message):
@@ -54,34 +47,15 @@ def test_an_offer_names_a_device_in_one_of_three_ways():
         assert offer.runs_on("cuda") is not offer.cpu
 
 
-def test_directions_follow_from_the_backward():
-    assert Offer(**USUAL).directions == ("forward",)
-    assert Offer(**USUAL, backward="own").directions == ("forward", "backward")
-    assert Offer(**USUAL, backward="external", forward=False).directions == ("backward",)
-
-
-@pytest.mark.parametrize(
-    ("backward", "composes"), [("none", False), ("own", False), ("external", True), ("lse_grad", True)]
-)
-def test_which_backwards_compose(backward, composes):
-    assert Backward(backward).composes is composes
-
-
 @pytest.mark.parametrize(
     "fields",
     [
         {"name": "Fake"},
-        {"name": "../fake"},
         {"name": "fake\x1b[31m"},
-        {"name": "f" * 41},
         {"name": "[red]fake"},
-        {"title": ""},
         {"api": ()},
-        {"offers": ()},
         {"implementation": "fake.kernel"},
-        {"implementation": "os.path:join(1)"},
         {"requires": ("not a requirement",)},
-        {"colour": "red"},
         {"name": "auto"},
     ],
 )

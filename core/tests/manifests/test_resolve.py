@@ -5,9 +5,8 @@ import pytest
 
 from longca import masks
 from longca.errors import UnsupportedError
-from longca.manifests import Device, Layout, Offer, Problem, Reason, Step, Verdict, resolve_manifest
-from longca.manifests.resolve import resolve_steps, step_problems
-from longca.manifests.verdict import paragraph
+from longca.manifests import Device, Layout, Offer, Problem, Step, resolve_manifest
+from longca.manifests.resolve import step_problems
 
 from ..fake_manifests import fake_manifest
 
@@ -73,11 +72,6 @@ def test_each_reason_says_what_was_asked_and_what_is_offered(offer, fields, code
     found = reasons(offer, problem(**fields))
     assert list(found) == [code]
     assert re.search(message, found[code])
-
-
-def test_the_manifests_install_line_is_the_advice():
-    found = reasons({}, requires=("nope>=2",), install="pip install nope --index-url https://example.org")
-    assert found["package"].endswith("Install it: pip install nope --index-url https://example.org")
 
 
 def test_a_mask_that_no_offer_takes_gets_one_reason():
@@ -182,17 +176,6 @@ def test_check_raises_with_the_reasons_and_the_alternatives():
     assert good.check() is good
 
 
-def test_sentences_of_a_message_are_apart():
-    command = Reason("package", "numbers is not installed", "fast needs numbers", "Install it: pip install 'fast[all]'")
-    verdict = Verdict("fast", reasons=(command, Reason("gqa", "8:2 heads were asked", "fast takes equal heads")))
-    said = "fast needs numbers; numbers is not installed. Install it: pip install 'fast[all]'. fast takes equal heads; "
-    with pytest.raises(UnsupportedError) as caught:
-        verdict.check()
-    assert str(caught.value) == f"{said}8:2 heads were asked."
-    assert paragraph([]) == ""
-    assert paragraph([command]).endswith("pip install 'fast[all]'")
-
-
 def zigzag_ring(ranks, seqlen, heads_q=8, heads_kv=2):
     """Each rank holds a chunk from either end and meets the others' keys step by step."""
     chunk = seqlen // (2 * ranks)
@@ -264,18 +247,6 @@ def test_only_ranks_of_several_steps_compose_them():
     assert [step.composed for rank in part for step in rank if step] == [True] * 3, "parts of a part are parts"
 
 
-def test_what_is_composed_says_why_it_is_refused():
-    asked = replace(problem(direction="backward"), composed=True)
-    found = reasons({"backward": "own", "rough_lse": True}, asked)
-    assert list(found) == ["composition"]
-    (own, rough) = (
-        str(reason) for reason in resolve_manifest(manifest({"backward": "own", "rough_lse": True}), asked).reasons
-    )
-    assert own == "fake's backward takes only its own forward's lse; one part of a larger softmax was asked."
-    assert rough == "fake's log-sum-exp is too rough to merge by; one part of a larger softmax was asked."
-    assert list(reasons({"backward": "none"}, asked)) == ["direction"]
-
-
 def test_a_backward_alone_is_refused_unless_another_kernel_computes_the_forward():
     alone = {"forward": False}
     for direction in ("forward", "backward"):
@@ -286,20 +257,6 @@ def test_a_backward_alone_is_refused_unless_another_kernel_computes_the_forward(
             "Pair it with a kernel that has one: FORWARD+fake"
         )
     assert not reasons(alone, problem(direction="backward", composed=True, backward_only=True))
-
-
-def test_a_verdict_knows_whether_an_lse_is_rough():
-    two = Layout(
-        tuple((Step(((0, 64),), ((0, 64),), (4 * r, 4 * r + 4), (r, r + 1)),) for r in range(2)),
-        (((0, 32),), ((32, 64),)),
-    )
-    for layout in (None, two):
-        assert resolve_manifest(manifest({"rough_lse": True}), problem(), layout).rough_lse
-        assert not resolve_manifest(manifest({}), problem(), layout).rough_lse
-    ring = zigzag_ring(2, 64)
-    rows = {"form": "row_intervals", "unequal_lengths": True}
-    assert not resolve_manifest(manifest({**rows, "rough_lse": True}, rows), problem(), ring).rough_lse
-    assert not resolve_manifest(manifest({"gqa": False, "rough_lse": True}), problem()).rough_lse, "no offer, no lse"
 
 
 def test_a_kernel_that_may_give_no_lse_is_refused_where_one_is_needed():
@@ -335,36 +292,3 @@ def test_ulysses_slices_the_heads_of_a_mask():
     asked = problem(mask)
     assert list(reasons({"form": "block_sparse"}, asked)) == ["mask_heads"]
     assert not reasons({"form": "block_sparse"}, asked, layout), "each rank is left with one mask"
-
-
-def test_steps_are_asked_in_their_places():
-    layout = zigzag_ring(2, 64)
-    asked = problem("causal")
-    steps = step_problems(asked, layout)
-    assert [[part and part.mask.area for part in rank] for rank in steps] == [[528, 512], [528, 512]]
-    assert step_problems(asked, layout) is steps, "cut once for whoever asks"
-    diagonal = problem(masks.build("causal_document", 64, documents=[16, 32, 16]))
-    parts = step_problems(diagonal, layout)
-    assert [[part is None for part in rank] for rank in parts] == [[False, True], [False, True]]
-    assert step_problems(problem(diagonal.mask, heads_q=16), layout)[0][0].heads_q == 8, "the step's heads"
-
-
-def test_equal_masks_of_other_blocks_are_cut_apart():
-    everything = ((0, 128),)
-    layout = Layout(((Step(everything, everything, (0, 8), (0, 2)),),), (everything,))
-    fine, coarse = (masks.BlockSparseMask([[1] * n] * n, *[range(0, 129, 128 // n)] * 2) for n in (2, 1))
-    assert fine == coarse
-    sizes = [step_problems(problem(mask), layout)[0][0].mask.block_size for mask in (fine, coarse)]
-    assert sizes == [64, 128]
-
-
-def test_steps_of_a_rank_are_resolved_one_by_one():
-    rank = step_problems(problem(masks.build("causal", 64)), zigzag_ring(2, 64))[0]
-    kernel = manifest({"unequal_lengths": True}, {"form": "varlen", "unequal_lengths": True})
-    assert [verdict.offer.form for verdict in resolve_steps(kernel, rank)] == ["causal", "varlen"]
-    empty = Layout((zigzag_ring(2, 64).steps[0],), (((0, 64),),))
-    asked = problem(masks.build("causal_document", 64, documents=[16, 32, 16]), direction="backward")
-    own = manifest({"form": "row_intervals", "backward": "own"})
-    verdicts = list(resolve_steps(own, step_problems(asked, empty)[0]))
-    assert all(verdicts)
-    assert [verdict.offer is None for verdict in verdicts] == [False, True], "one step alone merges nothing"

@@ -14,7 +14,6 @@ from longca.manifests.resolve import resolve_steps, stack_offers
 from longca.manifests.step_cuts import (
     distinct_steps,
     rank_areas,
-    stacked_problems,
     step_areas,
     step_problems,
 )
@@ -111,25 +110,11 @@ def test_areas_and_distinct_steps_are_those_of_the_cuts(case, data):
     assert rank_areas(problem, layout) == [sum(part.area for part in rank if part) for rank in parts]
     each = [part.concrete_mask.area if part else 0 for rank in parts for part in rank]
     assert step_areas(problem, layout).tolist() == each
-    assert list(stacked_problems(problem, layout)) == list(parts)
+    assert list(parts) == [parts[rank] for rank in range(len(parts))]
     shown = [part for rank in parts for part in rank if part]
     found = [step for _, step in distinct_steps(problem, layout)]
     assert all(step in found for step in shown)
     assert all(step in shown for step in found)
-
-
-def test_a_rank_cuts_its_own_steps_alone(monkeypatch):
-    cut = []
-    monkeypatch.setattr(
-        masks.SliceMask, "cut", lambda self, q, k, cut_=masks.SliceMask.cut: cut.append(q) or cut_(self, q, k)
-    )
-    halves = (((0, 32),), ((32, 64),))
-    layout = Layout(tuple(tuple(Step(q, k, (0, 4), (0, 2)) for k in halves) for q in halves), halves)
-    steps = step_problems(asked(masks.build("causal", 64)), layout)
-    assert [step.composed for step in steps[1]] == [True, True]
-    assert steps[-1] is steps[1]
-    assert cut == [halves[1]] * 2
-    assert [[step is None for step in rank] for rank in steps[:]] == [[False, True], [False, False]]
 
 
 def test_ranges_outside_the_mask_are_refused():

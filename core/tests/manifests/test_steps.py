@@ -1,10 +1,8 @@
-import pickle
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca.manifests import Layout, Step
+from longca.manifests import Step
 from longca.manifests.steps import Steps
 
 RANGES = st.sampled_from((((0, 4),), ((4, 8),), ((0, 2), (6, 8)), ()))
@@ -40,15 +38,3 @@ def test_tables_of_other_parts_are_equal_where_their_steps_are():
     assert steps == again
     assert steps != Steps.even(parts, heads, [[0, 0, 0], [1, 0, 0]], 2)
     assert steps != 3
-
-
-def test_layouts_of_tables_are_layouts():
-    parts, heads = (((0, 4),), ((4, 8),)), (((0, 4), (0, 2)),)
-    table = Layout(Steps.even(parts, heads, [[0, 1, 0], [1, 0, 0]], 2), parts)
-    listed = Layout(tuple(table.steps), parts)
-    assert (table == listed, hash(table) == hash(listed)) == (True, True)
-    assert pickle.loads(pickle.dumps(table)) == listed
-    assert table.table is table.steps
-    made = table.made_by("ring", (("ring", 2),), "zigzag")
-    assert (made.strategy, made.axis_sizes, made.placement, made.shards) == ("ring", (("ring", 2),), "zigzag", parts)
-    assert table.strategy is None

@@ -87,15 +87,6 @@ def test_a_check_on_this_machine_counts_at_once_and_for_its_device_alone():
     assert standing("other", NEW, A100) is Standing.EXPECTED
 
 
-def test_another_promise_is_another_offer():
-    note_check(check())
-    wider = NEW.model_copy(update={"deterministic": True})
-    assert code(manifest(wider)) == ["unverified"]
-    # Neither its devices nor its packages are a promise.
-    moved = NEW.model_copy(update={"expected_on": ">=8.0", "requires": ("torch",)})
-    assert code(manifest(moved)) == []
-
-
 def test_a_failure_is_told_and_does_not_forbid_to_try_again():
     note_check(check(passed=False, message="bfloat16 forward: dq is wrong"))
     assert standing("fake", NEW, A100) is Standing.FAILED_HERE
@@ -139,13 +130,6 @@ def test_lines_that_are_no_checks_verify_nothing(path):
     assert code() == ["unverified"]
     note_check(check())
     assert code() == [], "a line that was torn does not hide the next one"
-
-
-def test_a_file_that_cannot_be_used_verifies_nothing(path):
-    path.mkdir(parents=True)
-    assert code() == ["unverified"]
-    with pytest.raises(OSError, match="a folder"):
-        note_check(check())
 
 
 def test_pairs_and_machines_with_every_package_know_it_too(monkeypatch):

@@ -56,25 +56,12 @@ def test_operators_are_the_functions():
     assert ~causal == masks.complement(causal)
 
 
-def test_simple_results_are_few_slices():
-    documents = masks.build("full_document", 4096, documents=[64] * 64)
-    assert len((masks.build("causal", 4096) & documents).array) == 64
-    assert masks.build("causal", 4096) & documents == masks.build("causal_document", 4096, documents=[64] * 64)
-    assert len(masks.union(masks.build("causal", 4096), ~masks.build("causal", 4096)).array) == 1
-    assert masks.union(documents, ~documents) == masks.build("full", 4096)
-
-
 def test_many_slices_are_intersected_in_parts(monkeypatch):
     monkeypatch.setattr("longca.masks.algebra._CHUNK", 3)
     a = masks.build("global_sliding_window", 40, window=3, global_tokens=4)
     b = masks.build("shared_question", 40, documents=[10, 5, 20, 5])
     assert np.array_equal((a & b).dense(), a.dense() & b.dense())
     assert np.array_equal((a | b).dense(), a.dense() | b.dense())
-
-
-def test_a_head_of_a_block_sparse_mask_takes_part():
-    blocks = masks.BlockSparseMask(np.array([[[True, False], [True, True]]]), [0, 4, 8], [0, 4, 8])
-    assert np.array_equal((blocks & masks.build("causal", 8)).dense(), blocks.dense() & np.tri(8, dtype=bool))
 
 
 def test_masks_that_cannot_be_combined_are_refused():

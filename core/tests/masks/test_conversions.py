@@ -76,12 +76,6 @@ def test_rows_of_a_batch_are_documents_apart():
     assert masks.from_position_ids(rows, causal=True) == masks.build("causal_document", 8, documents=[4, 2, 2])
 
 
-def test_a_window_stays_within_documents():
-    mask = masks.from_position_ids([0, 1, 2, 0, 1], window_size=(1, 0), causal=True)
-    assert mask == masks.from_cu_seqlens([0, 3, 5], window_size=(1, 0), causal=True)
-    assert mask.area == 1 + 2 + 2 + 1 + 2
-
-
 @given(any_cases())
 def test_a_matrix_of_a_mask_is_that_mask(case):
     if case.mask.seqlen_q and case.mask.seqlen_k:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longca.errors import MaskError
-from longca.masks import PATTERNS, Form, SliceMask, build, sample
+from longca.masks import PATTERNS, build, sample
 
 from .strategies import (
     any_cases,
@@ -26,11 +26,6 @@ def test_a_cut_shows_what_indexing_the_matrix_shows(case, data):
     assert cut.dense().tolist() == cut_dense(case.dense, q, k).tolist()
     assert (cut.seqlen_q, cut.seqlen_k) == (len(positions(q)), len(positions(k)))
     assert cut.area == cut_dense(case.dense, q, k).sum()
-
-
-@given(any_cases())
-def test_a_cut_to_everything_is_the_mask(case):
-    assert case.mask.cut([(0, case.mask.seqlen_q)], [(0, case.mask.seqlen_k)]) == case.mask
 
 
 @given(any_cases(), st.data())
@@ -61,33 +56,12 @@ def _compose(outer, inner):
 
 
 @given(static_cases(), st.data())
-def test_ascending_cuts_of_patterns_keep_at_most_two_intervals(case, data):
-    cut = case.mask.cut(data.draw(ranges(case.mask.seqlen_q)), data.draw(ranges(case.mask.seqlen_k)))
-    assert cut.count(Form.ROW_INTERVALS) <= 2
-    assert cut.count(Form.COLUMN_INTERVALS) <= 2
-
-
-@given(static_cases(), st.data())
 def test_cuts_convert_to_blocks_and_column_intervals_as_their_matrix_does(case, data):
     q, k = data.draw(two_ranges(case.mask.seqlen_q)), data.draw(two_ranges(case.mask.seqlen_k))
     cut, matrix = case.mask.cut(q, k), cut_dense(case.dense, q, k)
     states = cut.blocks(1, 1)
     assert (states.by_query.dense() == 2).tolist() == matrix.tolist()
     assert (states.by_key.dense() == 2).tolist() == matrix.T.tolist()
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8])
-def test_zigzag_shards_of_a_causal_mask_are_recognised(world_size):
-    chunk, chunks = 5, 2 * world_size
-    mask = build("causal", chunk * chunks)
-    for rank in range(world_size):
-        mine = [(rank * chunk, (rank + 1) * chunk), ((chunks - 1 - rank) * chunk, (chunks - rank) * chunk)]
-        assert mask.cut(mine, mine).admits(Form.CAUSAL)
-        for other in range(rank):
-            theirs = [(other * chunk, (other + 1) * chunk), ((chunks - 1 - other) * chunk, (chunks - other) * chunk)]
-            # An earlier rank's first chunk is before both of my chunks, and its last chunk is after both.
-            assert mask.cut(mine, theirs).cut([(0, 2 * chunk)], [(0, chunk)]).admits(Form.FULL)
-            assert mask.cut(mine, theirs).cut([(0, 2 * chunk)], [(chunk, 2 * chunk)]).is_empty
 
 
 @pytest.mark.parametrize("name", sorted(n for n, p in PATTERNS.items() if not p.per_head))
@@ -108,13 +82,6 @@ def test_block_sparse_cuts_show_what_indexing_shows(case, data):
     assert cut.dense().tolist() == (expected[0] if len(heads) == 1 else expected).tolist()
     assert cut.area == expected.sum()
     assert case.mask.cut(q, k).cut([(0, cut.seqlen_q)], [(0, cut.seqlen_k)], heads=heads) == cut
-
-
-@given(block_sparse_cases(heads=3))
-def test_heads_are_cut_by_a_slice_too(case):
-    everything = [(0, case.mask.seqlen_q)], [(0, case.mask.seqlen_k)]
-    assert case.mask.cut(*everything, heads=slice(1, None)) == case.mask.cut(*everything, heads=[1, 2])
-    assert case.mask.cut(*everything) == case.mask
 
 
 @pytest.mark.parametrize(
@@ -148,14 +115,3 @@ def test_heads_that_are_not_there_are_refused(heads, words):
     mask = build("uniform_block_sparse", 8, block=3, kept=0.5, heads=2)
     with pytest.raises(MaskError, match=words):
         mask.cut([(0, 8)], [(0, 8)], heads=heads)
-
-
-def test_cuts_to_nothing_are_empty_masks():
-    mask = build("causal", 8)
-    for q, k in (([], []), ([(3, 3)], [(0, 8)]), ([(0, 3)], [])):
-        cut = mask.cut(q, k)
-        assert cut.is_empty
-        assert cut.slices == ()
-        assert cut.density == 0
-        assert cut.tile_efficiency() == 0
-        assert cut == SliceMask([], cut.seqlen_q, cut.seqlen_k)

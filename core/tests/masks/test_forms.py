@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from longca.masks import Form, Slice, SliceMask, Window, build
 
 from . import predicates
-from .strategies import any_cases, cut_dense, ranges, static_cases
+from .strategies import any_cases, cut_dense, ranges
 
 
 @st.composite
@@ -70,14 +70,6 @@ def test_layers_show_each_visible_pair_in_exactly_one_call(shown):
     assert (len(mask.layers) == 1) == mask.admits(Form.VARLEN)
 
 
-@pytest.mark.parametrize("pattern", ["full_document", "causal_document"])
-@given(data=st.data())
-def test_a_contiguous_stretch_of_documents_is_varlen_still(pattern, data):
-    case = data.draw(static_cases(pattern=pattern))
-    stretch = sorted(data.draw(st.sets(st.integers(0, case.mask.seqlen_q), min_size=2, max_size=2)))
-    assert case.mask.cut([stretch], [stretch]).admits(Form.VARLEN)
-
-
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.lists(st.integers(1, 5), min_size=1, max_size=6))
 def test_documents_of_unequal_queries_and_keys_are_varlen(q_lengths, k_lengths):
     pairs = list(zip(q_lengths, k_lengths, strict=False))
@@ -96,34 +88,15 @@ def test_documents_of_unequal_queries_and_keys_are_varlen(q_lengths, k_lengths):
     ("pattern", "factors", "window"),
     [
         ("full", {}, Window(None, None)),
-        ("causal", {}, Window(None, 0)),
         ("causal_sliding_window", {"window": 3}, Window(3, 0)),
-        ("causal_sliding_window", {"window": 7}, Window(None, 0)),
         ("full_sliding_window", {"window": 3}, Window(3, 3)),
-        ("full_sliding_window", {"window": 9}, Window(None, None)),
         ("causal_document", {"documents": [8]}, Window(None, 0)),
-        ("causal_document", {"documents": [4, 4]}, None),
         ("prefix_lm_causal", {"prefix": 8}, Window(None, None)),
-        ("prefix_lm_causal", {"prefix": 1}, Window(None, 0)),
         ("global_sliding_window", {"window": 2, "global_tokens": 0}, Window(2, 2)),
-        ("causal_blockwise", {"documents": [1, 7]}, Window(None, 0)),
     ],
 )
 def test_degenerate_factors_are_recognised_for_what_they_are(pattern, factors, window):
     assert build(pattern, 8, **factors).window == window
-
-
-def test_documents_become_flash_attention_s_bounds():
-    varlen = build("causal_document", 4096, documents=[1000, 96, 3000]).varlen
-    assert varlen.cu_seqlens_q.tolist() == varlen.cu_seqlens_k.tolist() == [0, 1000, 1096, 4096]
-    assert varlen.window == (None, 0)
-    assert (varlen.max_seqlen_q, varlen.max_seqlen_k) == (3000, 3000)
-
-
-def test_tokens_that_see_nothing_become_documents_without_a_partner():
-    varlen = SliceMask([Slice(2, 4, 3, 5)], 6, 6).varlen
-    assert varlen.cu_seqlens_q.tolist() == [0, 2, 2, 4, 6, 6]
-    assert varlen.cu_seqlens_k.tolist() == [0, 0, 3, 5, 5, 6]
 
 
 def test_masks_that_show_nothing_take_no_form_of_a_band():

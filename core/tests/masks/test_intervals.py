@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longca.errors import MaskError
-from longca.masks import Form, build
-from longca.masks.intervals import interval_pieces, ragged
+from longca.masks import Form
 
 from . import predicates
 from .strategies import any_cases
@@ -46,20 +45,6 @@ def test_a_larger_n_pads_with_empty_intervals_and_a_smaller_one_is_refused(case,
             case.mask.row_intervals(n - 1)
 
 
-def test_too_many_intervals_by_key_name_the_mask_and_the_number():
-    mask = build("causal_blockwise", 6, documents=[2, 2, 2])
-    with pytest.raises(
-        MaskError, match=r"a key of this causal_blockwise of 6 tokens has 2 intervals of queries, not 1"
-    ):
-        mask.column_intervals(1)
-
-
-def test_pieces_refuse_too_many_intervals():
-    pieces = build("shared_question", 6, documents=[2, 2, 2]).row_pieces
-    with pytest.raises(ValueError, match="2 intervals, more than the 1"):
-        pieces.expand(1)
-
-
 @given(any_cases(), any_cases())
 def test_pieces_are_the_same_exactly_where_the_matrices_are(first, second):
     if first.dense.shape[0] == second.dense.shape[0]:
@@ -81,22 +66,3 @@ def test_splitting_rows_shows_the_same(case, at):
     assert split.same(pieces)
     for mine, theirs in zip(split.expand(), pieces.expand(), strict=True):
         assert mine.tolist() == theirs.tolist()
-
-
-def test_pieces_stay_few_at_the_longest_length():
-    pieces = build("global_sliding_window", 2**30, window=2**20, global_tokens=2**10).row_pieces
-    assert len(pieces.segment) < 12
-    assert pieces.max_intervals == 2
-
-
-def test_a_mask_without_slices_has_no_intervals():
-    pieces = interval_pieces(np.empty((0, 6), np.int64), 5)
-    assert pieces.max_intervals == 0
-    assert [x.shape for x in pieces.expand()] == [(0, 5), (0, 5)]
-    assert [x.tolist() for x in pieces.expand(1)] == [[[0] * 5]] * 2
-
-
-def test_ragged_lists_the_elements_of_ranges():
-    owner, element = ragged(np.array([5, 0, 9]), np.array([2, 0, 1]))
-    assert owner.tolist() == [0, 0, 2]
-    assert element.tolist() == [5, 6, 9]

@@ -35,12 +35,6 @@ def test_block_sparse_masks_stay_block_sparse(cases):
     assert np.array_equal(packed.dense(), diagonal([case.dense for case in cases]))
 
 
-def test_whole_blocks_keep_their_size():
-    one = masks.sample("uniform_block_sparse", 64, block=16, kept=0.5, heads=1, seed=0)
-    assert masks.pack([one, one, one]).block_size == 16
-    assert not isinstance(masks.pack([one, masks.build("causal", 64)]), masks.BlockSparseMask)
-
-
 def test_packed_documents_are_one_varlen_call():
     packed = masks.pack([masks.build("causal", length) for length in (5, 1, 9)])
     assert packed == masks.build("causal_document", 15, documents=[5, 1, 9])

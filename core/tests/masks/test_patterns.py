@@ -6,31 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longca.errors import RequestError, UnknownNameError
-from longca.masks import FACTORS, PATTERNS, Form, build, get_pattern, register, sample
-from longca.masks.slices import UNBOUNDED
+from longca.masks import PATTERNS, Form, build, get_pattern, register, sample
 
 from . import predicates
 from .strategies import document_lengths, static_cases
 
 STATIC = sorted(predicates.STATIC)
 DYNAMIC = ["uniform_block_sparse", "variable_block_sparse"]
-
-
-def test_the_registry_holds_the_fourteen_patterns():
-    assert sorted(PATTERNS) == sorted([*STATIC, *DYNAMIC])
-    for name, pattern in PATTERNS.items():
-        assert pattern.name == pattern.label == name
-        assert pattern.title
-        assert pattern.summary
-        assert set(pattern.factors) <= set(FACTORS)
-        assert set(pattern.defaults) <= set(pattern.factors)
-    assert [n for n in PATTERNS if PATTERNS[n].rectangular] == [
-        "full",
-        "causal",
-        "full_sliding_window",
-        "causal_sliding_window",
-    ]
-    assert sorted(n for n in PATTERNS if PATTERNS[n].per_head) == DYNAMIC
 
 
 @pytest.mark.parametrize("pattern", STATIC)
@@ -71,11 +53,6 @@ def test_the_declared_counts_are_reached(pattern, factors):
     assert [mask.count(f) for f in forms] == [PATTERNS[pattern].count(f) for f in forms]
 
 
-def test_block_causal_documents_take_layers_by_the_logarithm_of_the_longest_s_blocks():
-    assert build("block_causal_document", 64, documents=[24, 40], block=8).count(Form.LAYERS) == 3
-    assert PATTERNS["block_causal_document"].count(Form.LAYERS) == UNBOUNDED
-
-
 @pytest.mark.parametrize("pattern", [n for n in STATIC if PATTERNS[n].rectangular])
 @pytest.mark.parametrize(("seqlen_q", "seqlen_k"), [(1, 9), (9, 1), (3, 8), (8, 3)])
 def test_rectangular_patterns_are_aligned_at_the_bottom_right(pattern, seqlen_q, seqlen_k):
@@ -109,13 +86,6 @@ def _check_blocks(mask, bounds, share, heads):
     assert {sum(row) for bitmap in bitmaps for row in bitmap} == {max(1, int(share * blocks + 1e-9))}
     expected = predicates.dense_blocks(bitmaps, bounds, bounds)
     assert mask.dense().tolist() == (expected if heads > 1 else expected[0]).tolist()
-
-
-@pytest.mark.parametrize(("share", "blocks", "count"), [(0.3, 10, 3), (0.7, 10, 7), (0.29, 100, 29), (0.001, 10, 1)])
-def test_a_share_that_divides_evenly_is_not_rounded_down(share, blocks, count):
-    assert (
-        build("uniform_block_sparse", 8 * blocks, block=8, kept=share).kept(0).sum(axis=1).tolist() == [count] * blocks
-    )
 
 
 def test_heads_of_a_block_sparse_mask_differ_and_are_all_seeded():

@@ -10,7 +10,6 @@ from longca.errors import MaskError
 from longca.masks import MAX_SEQLEN, Slice, SliceMask, build
 from longca.masks.slices import area, from_slices, merge, tighten, to_slices, transpose
 
-from . import predicates
 from .strategies import loose_slices, region_cases, show, static_cases
 
 SIZE = st.integers(1, 12)
@@ -81,26 +80,6 @@ def test_areas_are_exact_integers_at_the_longest_length(pattern, factors, expect
     found = build(pattern, MAX_SEQLEN, **factors).area
     assert type(found) is int
     assert found == expected(MAX_SEQLEN)
-
-
-def test_areas_are_exact_for_the_most_unequal_lengths():
-    assert build("causal", 1, seqlen_k=MAX_SEQLEN).area == MAX_SEQLEN
-    assert build("causal", MAX_SEQLEN, seqlen_k=1).area == 1
-    assert build("uniform_block_sparse", MAX_SEQLEN, block=2**26, kept=1, heads=64).area == 64 * 2**60
-
-
-@given(static_cases())
-def test_slices_given_back_make_the_same_mask(case):
-    again = SliceMask(case.mask.slices, *case.dense.shape)
-    assert again == case.mask
-    assert show(case.mask.slices, *case.dense.shape).tolist() == case.dense.astype(int).tolist()
-
-
-def test_the_oracle_reads_slices_and_patterns_alike():
-    documents = [2, 1, 3]
-    expected = predicates.dense("causal_document", 6, 6, {"documents": documents})
-    slices = [Slice(0, 2, 0, 2, hi=0), Slice(2, 3, 2, 3), Slice(3, 6, 3, 6, hi=0)]
-    assert show(slices, 6, 6).tolist() == expected.astype(int).tolist()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca.masks import Form, build
+from longca.masks import Form
 from longca.masks.cutting import check_ranges
 from longca.masks.stack import MaskStack
 
@@ -59,12 +59,3 @@ def test_masks_of_any_origin_can_be_stacked(cases, tile):
     assert stack.row_counts.tolist() == [mask.count(Form.ROW_INTERVALS) for mask in masks]
     assert stack.column_counts.tolist() == [mask.count(Form.COLUMN_INTERVALS) for mask in masks]
     assert stack.tile_sums(tile).tolist() == [sums(mask.blocks(tile, tile)) for mask in masks]
-
-
-def test_documents_of_single_tokens_fit_any_window():
-    everything = np.array([[0, 12]])
-    for lengths in ([1, 1, 1, 6, 3], [1] * 12):
-        mask = build("causal_document", 12, documents=lengths)
-        stack = MaskStack.of_cuts(mask, [everything], [everything], np.array([[0, 0]]))
-        assert stack.varlen.tolist() == [True]
-        assert mask.admits(Form.VARLEN)

@@ -64,16 +64,6 @@ def test_no_part_at_all(dtype):
     assert torch.equal(Sum(q).result(), torch.zeros_like(q))
 
 
-def test_one_part_is_not_copied():
-    q = torch.randn(5, 2, 3)
-    total = Accumulator(q)
-    slot = total.slot()
-    assert total.result() == slot
-    whole = Sum(q)
-    buffer = whole.slot()
-    assert whole.result() is buffer
-
-
 def test_a_part_that_sees_nothing_may_hold_anything():
     q = torch.randn(4, 1, 3)
     seen = torch.randn(4, 1, 3), torch.zeros(1, 4)

@@ -40,11 +40,6 @@ def test_a_strategy_of_several_transports_is_told_which(asked):
     assert constructed(Round, BOTH, "mesh", transport).given == ("mesh", {"transport": asked})
 
 
-def test_a_transport_that_the_strategy_lacks_is_refused():
-    with pytest.raises(RequestError, match="'copy_engine' was asked for, and round moves tensors by collectives alone"):
-        transport_of("copy_engine", ONE)
-
-
 @pytest.mark.parametrize("asked", ["nvlink", None, 3])
 def test_a_transport_that_does_not_exist_is_refused(asked):
     with pytest.raises(RequestError, match="give auto, collectives, copy_engine"):

@@ -70,7 +70,7 @@ class Request:
         made, slots = _MADE.get(self.link, 0), min(SLOTS, self.uses)
         mine = [at for at, box in living.items() if at >= made - _LATEST and box.takes(self, slots)]
         # Garbage is collected at different times, so ranks take an inbox that lives on all of them.
-        said = self.link.told(sum(1 << at % _LATEST for at in mine))
+        said = self.link.numbers(sum(1 << at % _LATEST for at in mine))
         shared = reduce(and_, said)
         if fitting := [at for at in mine if shared >> at % _LATEST & 1]:
             return living[min(fitting)]

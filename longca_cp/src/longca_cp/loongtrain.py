@@ -4,7 +4,7 @@ The ranks of a context-parallel group are dealt to windows. Within a window keys
 From window to window they take one hop along the outer ring. This hop begins before the inner ring does, and is hidden
 behind all of its steps. Heads are exchanged along the third axis, as in `usp`. In the backward a window's gradients
 are summed along the inner ring, and these sums along the outer ring, both in float32. Each ring goes its own way
-(`longca_cp.ring_ways`), so that the inner ring may push inside a host while the outer one crosses hosts.
+(`longca_cp.ring_transports`), so that the inner ring may push inside a host while the outer one crosses hosts.
 
 The paper's two placements of ranks, head-first and context-first, are orders of the mesh's dims
 (`longca_cp.layouts.loongtrain`).
@@ -27,7 +27,7 @@ from longca.parallel.merge import Accumulator, Sum
 from longca_cp.exchange import axes_of
 from longca_cp.head_exchange import HeadExchange
 from longca_cp.overlap import chunks_around_rings, is_beside
-from longca_cp.ring_ways import RingWay, Round, ring_way, shown_steps
+from longca_cp.ring_transports import RingTransport, Round, ring_transport, shown_steps
 from longca_cp.step_plans import Gradients, Saved, StepPlans, differentiate, plan_steps
 from longca_cp.ulysses import backward_by_heads, forward_by_heads
 
@@ -45,8 +45,8 @@ class LoongTrainPlan(StepPlans):
         chunks: Number of chunks of this rank's heads.
     """
 
-    outer: RingWay
-    inner: RingWay
+    outer: RingTransport
+    inner: RingTransport
     exchange: HeadExchange
     chunks: int
 
@@ -68,7 +68,7 @@ class LoongTrain:
         outer, inner = self._ways(problem, layout, chunks)
         return LoongTrainPlan(problem, layout, self._rank, kernel, steps, outer, inner, exchange, chunks)
 
-    def _ways(self, problem: Problem, layout: Layout, chunks: int) -> tuple[RingWay, RingWay]:
+    def _ways(self, problem: Problem, layout: Layout, chunks: int) -> tuple[RingTransport, RingTransport]:
         """The ways of the outer ring and of the inner ring."""
         windows, places, size = self._outer.size, self._inner.size, self._heads.size
         held = [layout.shard_size(rank) for rank in range(layout.world_size)]
@@ -81,8 +81,8 @@ class LoongTrain:
         sources = [self._outer.source(window) for window in range(windows)]
         rounds = [Round(tokens[at].tolist(), shown[self._outer.index, :, w]) for w, at in enumerate(sources)]
         heads, longest = len(range(*layout.steps[self._rank][0].heads_kv)) // chunks, int(tokens.max())
-        outer = ring_way(self._outer, problem, heads, once, longest=longest, wide=True)
-        return outer, ring_way(self._inner, problem, heads, rounds, longest=longest)
+        outer = ring_transport(self._outer, problem, heads, once, longest=longest, wide=True)
+        return outer, ring_transport(self._inner, problem, heads, rounds, longest=longest)
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, plan: LoongTrainPlan, *, kept: list[Tensor] | None = None

@@ -23,8 +23,7 @@ from longca_cp.exchange import Axis, Order
 from longca_cp.heads import each, heads_of
 from longca_cp.transports.arena import Arena, Place, arena_of, place_bytes
 from longca_cp.transports.link import Link
-from longca_cp.transports.strided import copy_words
-from longca_cp.views import View, shape_key
+from longca_cp.transports.strided import View, copy_words, shape_key
 
 __all__ = ["PushedHeads", "Wait"]
 

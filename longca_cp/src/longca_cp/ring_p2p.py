@@ -2,7 +2,7 @@
 
 While a step is computed, the next step's keys arrive. Partial outputs merge by their log-sum-exps. In the backward the
 gradients of keys and values go to the rank of their keys. The gradients of queries stay. All three are summed in
-float32. `longca_cp.ring_ways` has the ways of the keys and of their gradients.
+float32. `longca_cp.ring_transports` has the ways of the keys and of their gradients.
 
 Sources: Ring Attention (arXiv 2310.01889), and zhuzilin/ring-flash-attention, which has it on FlashAttention.
 """
@@ -19,7 +19,7 @@ from longca.manifests import Layout, Problem, Transport
 from longca.parallel.merge import Accumulator, Sum
 from longca_cp.exchange import Axis, axes_of
 from longca_cp.overlap import is_beside
-from longca_cp.ring_ways import RingWay, Round, ring_way, shown_steps
+from longca_cp.ring_transports import RingTransport, Round, ring_transport, shown_steps
 from longca_cp.step_plans import Gradients, Saved, StepPlans, plan_steps
 
 __all__ = ["RingP2P", "RingPlan", "ring_backward", "ring_forward"]
@@ -33,7 +33,7 @@ class RingPlan(StepPlans):
         ring: The way of keys and values round the ring.
     """
 
-    ring: RingWay
+    ring: RingTransport
 
 
 def ring_forward(axis: Axis, plan: RingPlan, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -76,7 +76,7 @@ class RingP2P:
         steps = plan_steps(problem, layout, self._rank, kernel)
         tokens = [layout.shard_size(rank) for rank in range(self._axis.size)]
         rounds = [Round(tokens, shown_steps(problem, layout))]
-        ring = ring_way(self._axis, problem, problem.num_heads_kv, rounds, longest=max(tokens))
+        ring = ring_transport(self._axis, problem, problem.num_heads_kv, rounds, longest=max(tokens))
         return RingPlan(problem, layout, self._rank, kernel, steps, ring)
 
     def forward(

@@ -24,7 +24,7 @@ from longca_cp.exchange import axes_of
 from longca_cp.head_exchange import HeadExchange
 from longca_cp.overlap import chunks_around_rings
 from longca_cp.ring_p2p import RingPlan, ring_backward, ring_forward
-from longca_cp.ring_ways import Round, ring_way, shown_steps
+from longca_cp.ring_transports import Round, ring_transport, shown_steps
 from longca_cp.step_plans import Gradients, Saved, differentiate, plan_steps
 from longca_cp.ulysses import backward_by_heads, forward_by_heads
 
@@ -59,7 +59,7 @@ class USP:
         tokens = [sum(map(layout.shard_size, group)) for group in groups]
         shown = shown_steps(problem, layout)[self._group.index :: self._group.size]
         heads = len(range(*layout.steps[self._rank][0].heads_kv)) // chunks
-        ring = ring_way(self._ring, problem, heads, [Round(tokens, shown)], longest=max(tokens))
+        ring = ring_transport(self._ring, problem, heads, [Round(tokens, shown)], longest=max(tokens))
         exchange = HeadExchange(self._group, layout, groups[self._ring.index], torch_device(problem.device))
         return USPPlan(problem, layout, self._rank, kernel, steps, ring, exchange, chunks)
 

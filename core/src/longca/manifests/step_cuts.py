@@ -6,62 +6,70 @@ block-sparse mask come from its bitmap (`longca.masks.block_parts`). A rank's ow
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from longca.manifests.problem import Problem
 from longca.manifests.step_stacks import cut_steps, step_stacks
-from longca.manifests.steps import Step, Steps
+from longca.manifests.steps import Steps
 from longca.manifests.strategy import Layout
 from longca.masks import BlockSparseMask, SliceMask
 from longca.masks.block_parts import part_areas
 from longca.plan_cache import PlanCache
 
-__all__ = [
-    "StepProblems",
-    "distinct_steps",
-    "mask_heads",
-    "rank_areas",
-    "rank_problems",
-    "stacked_problems",
-    "step_areas",
-    "step_problems",
-]
+__all__ = ["StepProblems", "distinct_steps", "mask_heads", "rank_areas", "step_areas", "step_problems"]
 
 Ints = NDArray[np.int64]
 
 
-class StepProblems(Sequence[tuple[Problem | None, ...]]):
+class StepProblems:
     """The problem of every step of a layout: [ranks][steps]. An empty step has None.
 
-    A rank's steps are cut on first use. Steps of the same queries and keys have one mask.
+    A rank's steps are cut together, on first use. Steps of the same queries and keys have one mask. Iteration over all
+    ranks cuts many ranks at once. These masks keep their common stack in memory.
     """
 
     def __init__(self, problem: Problem, layout: Layout) -> None:
-        self._problem, self._steps = problem, layout.steps
+        self._problem, self._layout = problem, layout
         self._ranks: dict[int, tuple[Problem | None, ...]] = {}
 
     def __len__(self) -> int:
-        return len(self._steps)
+        return self._layout.world_size
 
-    @overload
-    def __getitem__(self, index: int) -> tuple[Problem | None, ...]: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> tuple[tuple[Problem | None, ...], ...]: ...
-
-    def __getitem__(self, index: int | slice) -> tuple[Problem | None, ...] | tuple[tuple[Problem | None, ...], ...]:
-        if isinstance(index, slice):
-            return tuple(self[rank] for rank in range(len(self))[index])
+    def __getitem__(self, index: int) -> tuple[Problem | None, ...]:
         rank = range(len(self))[index]
         if rank not in self._ranks:
-            self._ranks[rank] = tuple(_of_rank(self._problem, self._steps[rank]))
+            mask = self._problem.mask
+            self._ranks[rank] = self._cut(mask, rank) if isinstance(mask, SliceMask) else self._narrowed(rank)
         return self._ranks[rank]
+
+    def __iter__(self) -> Iterator[tuple[Problem | None, ...]]:
+        if isinstance(self._problem.mask, SliceMask):
+            for stack in step_stacks(self._problem, self._layout):
+                yield from stack.by_rank(self._problem)
+        else:
+            yield from (self[rank] for rank in range(len(self)))
+
+    def _cut(self, mask: SliceMask, rank: int) -> tuple[Problem | None, ...]:
+        steps = self._layout.table
+        mine = steps.table[steps.bounds[rank] : steps.bounds[rank + 1]]
+        only = Steps(steps.parts, steps.heads, mine, np.array([0, len(mine)]))
+        return next(next(cut_steps(mask, only, self._problem.composed)).by_rank(self._problem))
+
+    def _narrowed(self, rank: int) -> tuple[Problem | None, ...]:
+        parts = [
+            self._problem.narrowed(range(*step.heads_q), range(*step.heads_kv), (step.q_ranges, step.k_ranges))
+            for step in self._layout.steps[rank]
+        ]
+        shown = [not part.concrete_mask.is_empty for part in parts]
+        composed = self._problem.composed or sum(shown) > 1
+        return tuple(
+            replace(part, composed=composed) if shows else None for part, shows in zip(parts, shown, strict=True)
+        )
 
 
 def step_problems(problem: Problem, layout: Layout) -> StepProblems:
@@ -75,26 +83,13 @@ def step_problems(problem: Problem, layout: Layout) -> StepProblems:
         layout: The layout: the queries, keys and heads of each step.
 
     Returns:
-        [ranks][steps], as in `layout.steps`, with None for an empty step. The mask is cut for a rank on first use. The
-        latest cuts are cached, so that planning and weighing a layout cut each mask once.
+        [ranks][steps], as in `layout.steps`, with None for an empty step. The latest cuts are cached.
     """
     return _PROBLEMS.get(problem.mask, (problem.settings, layout), lambda: StepProblems(problem, layout))
 
 
 #: The problems of the latest layouts.
 _PROBLEMS: PlanCache[StepProblems] = PlanCache(8)
-
-
-def _of_rank(problem: Problem, steps: Sequence[Step]) -> Iterator[Problem | None]:
-    parts = [_narrowed(problem, step) for step in steps]
-    empty = [part.concrete_mask.is_empty for part in parts]
-    composed = problem.composed or empty.count(False) > 1
-    for part, shows_nothing in zip(parts, empty, strict=True):
-        yield None if shows_nothing else replace(part, composed=composed)
-
-
-def _narrowed(problem: Problem, step: Step) -> Problem:
-    return problem.narrowed(range(*step.heads_q), range(*step.heads_kv), (step.q_ranges, step.k_ranges))
 
 
 def distinct_steps(problem: Problem, layout: Layout) -> Iterator[tuple[int, Problem]]:
@@ -116,52 +111,12 @@ def distinct_steps(problem: Problem, layout: Layout) -> Iterator[tuple[int, Prob
                 yield int(stack.ranks[index]), stack.problem(problem, index)
 
 
-def stacked_problems(problem: Problem, layout: Layout) -> Iterator[tuple[Problem | None, ...]]:
-    """The problems of each rank's steps, as in `step_problems`, rank after rank, for callers that look at all ranks.
-
-    The masks get their admitted forms and touched tiles from their common stack, and keep the stack in memory.
-
-    Args:
-        problem: The problem of all ranks together, with the global mask.
-        layout: The layout: the queries, keys and heads of each step.
-    """
-    if not isinstance(problem.mask, SliceMask):
-        yield from step_problems(problem, layout)
-        return
-    for stack in step_stacks(problem, layout):
-        yield from stack.by_rank(problem)
-
-
-def rank_problems(problem: Problem, layout: Layout, rank: int) -> tuple[Problem | None, ...]:
-    """The problems of one rank's steps, as in `step_problems`, cut together. This suits a rank of many steps.
-
-    Args:
-        problem: The problem of all ranks together, with the global mask.
-        layout: The layout: the queries, keys and heads of each step.
-        rank: The rank.
-    """
-    if not isinstance(problem.mask, SliceMask):
-        return step_problems(problem, layout)[rank]
-    steps = layout.table
-    mine = steps.table[steps.bounds[rank] : steps.bounds[rank + 1]]
-    alone = Steps(steps.parts, steps.heads, mine, np.array([0, len(mine)]))
-    return next(next(cut_steps(problem.mask, alone, problem.composed)).by_rank(problem))
-
-
 def rank_areas(problem: Problem, layout: Layout) -> list[int]:
     """The visible pairs of each rank's steps, summed over their query heads: [ranks]."""
-    if isinstance(problem.mask, BlockSparseMask):
-        steps, per_head = layout.table, np.array([len(heads) for heads in mask_heads(problem, layout)], np.int64)
-        heads_q = np.array([stop - start for (start, stop), _ in layout.table.heads], np.int64)
-        areas = step_areas(problem, layout) * (heads_q // per_head)[steps.table[:, 2]]
-        return [sum(areas[first:last].tolist()) for first, last in pairwise(steps.bounds.tolist())]
-    if not isinstance(problem.mask, SliceMask):
-        return [sum(part.area for part in parts if part) for parts in step_problems(problem, layout)]
-    totals = [0] * layout.world_size
-    for stack in step_stacks(problem, layout):
-        for rank, area in zip(stack.ranks.tolist(), (stack.areas * stack.heads[:, 0]).tolist(), strict=True):
-            totals[rank] += area
-    return totals
+    steps, per_head = layout.table, np.array([len(heads) for heads in mask_heads(problem, layout)], np.int64)
+    heads_q = np.array([stop - start for (start, stop), _ in steps.heads], np.int64)
+    areas = step_areas(problem, layout) * (heads_q // per_head)[steps.table[:, 2]]
+    return [sum(areas[first:last].tolist()) for first, last in pairwise(steps.bounds.tolist())]
 
 
 def step_areas(problem: Problem, layout: Layout) -> Ints:

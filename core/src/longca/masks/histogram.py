@@ -11,16 +11,12 @@ convention would pass as the other.
 
 from __future__ import annotations
 
-import csv
 import json
 import math
-import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import TextIO
 
 from longca.errors import RequestError
 
@@ -91,23 +87,18 @@ class Histogram:
     def write(self, path: str | Path) -> None:
         """Writes a `.csv` or `.json` file that `resolve_lengths` reads back to the same bins and weights.
 
-        The file is replaced in one step. An interrupted write leaves the earlier content.
-
         Raises:
             RequestError: The suffix is not `.csv` or `.json`, or the file cannot be written.
         """
         path = Path(path)
-        if path.suffix.lower() not in {".csv", ".json"}:
+        if path.suffix.lower() == ".csv":
+            text = "".join(",".join(map(str, row)) + "\n" for row in (COLUMNS, *self.rows()))
+        elif path.suffix.lower() == ".json":
+            text = json.dumps([dict(zip(COLUMNS, row, strict=True)) for row in self.rows()], indent=2) + "\n"
+        else:
             raise RequestError(f"a histogram is written as .csv or .json; got {str(path)!r}. Rename it")
         try:
-            with _replacing(path) as file:
-                if path.suffix.lower() == ".csv":
-                    writer = csv.writer(file, lineterminator="\n")
-                    writer.writerow(COLUMNS)
-                    writer.writerows(self.rows())
-                else:
-                    lines = (json.dumps(dict(zip(COLUMNS, row, strict=True))) for row in self.rows())
-                    file.write("[\n  " + ",\n  ".join(lines) + "\n]\n")
+            path.write_text(text, encoding="utf-8")
         except OSError as error:
             raise RequestError(f"cannot write {str(path)!r}: {error.strerror}; choose another place") from error
 
@@ -115,26 +106,21 @@ class Histogram:
 def _row(row: Sequence[object], place: str) -> tuple[int, int, float]:
     if len(row) != 3:
         raise RequestError(f"{place}: {len(row)} values where {', '.join(COLUMNS)} are wanted")
-    lower, upper = _bound(row[0], "lower", place), _bound(row[1], "upper", place)
-    weight = _finite(row[2], "weight", place)
+    lower, upper, weight = (_finite(value, column, place) for value, column in zip(row, COLUMNS, strict=True))
+    for value, column in ((lower, "lower"), (upper, "upper")):
+        if value != int(value) or not 1 <= value <= MAX_LENGTH + 1:
+            raise RequestError(
+                f"{place}: {column} is {value:.12g}; lengths are whole numbers from 1 to {MAX_LENGTH + 1} "
+                "(a document has at least 1 token: write 1, not 0)"
+            )
     if weight < 0:
         raise RequestError(f"{place}: weight is {weight:g}; weights are 0 or more")
     if lower >= upper:
         raise RequestError(
-            f"{place}: lower {lower} is not below upper {upper}; upper is exclusive, so a bin of one "
-            f"length n is written n, n + 1"
+            f"{place}: lower {lower:.0f} is not below upper {upper:.0f}; upper is exclusive, so a bin of one length n "
+            "is written n, n + 1"
         )
-    return lower, upper, weight
-
-
-def _bound(value: object, column: str, place: str) -> int:
-    number = _finite(value, column, place)
-    if number != int(number) or not 1 <= number <= MAX_LENGTH + 1:
-        raise RequestError(
-            f"{place}: {column} is {value!r}; lengths are whole numbers from 1 to {MAX_LENGTH + 1} "
-            f"(a document has at least 1 token: write 1, not 0)"
-        )
-    return int(number)
+    return int(lower), int(upper), weight
 
 
 def _finite(value: object, column: str, place: str) -> float:
@@ -150,25 +136,11 @@ def _finite(value: object, column: str, place: str) -> float:
 
 
 def _discontinuity(place: str, previous: int, lower: int) -> str:
-    what = "leaves a gap after" if lower > previous else "overlaps"
-    advice = (
-        "if your bounds are inclusive, add 1 to each upper; lengths that never occur are a row of weight 0"
-        if lower > previous
-        else "sort the rows and let none reach into the next"
-    )
+    if lower > previous:
+        what, advice = "leaves a gap after", "if your bounds are inclusive, add 1 to each upper"
+    else:
+        what, advice = "overlaps", "sort the rows and let none reach into the next"
     return (
-        f"{place}: lower {lower} {what} the row before it, which ends at {previous}. upper is exclusive: "
-        f"this row must start at {previous}; {advice}"
+        f"{place}: lower {lower} {what} the row before it, which ends at {previous}. upper is exclusive: this row must "
+        f"start at {previous}; {advice}"
     )
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[TextIO]:
-    """A new file beside `path`. It is renamed to `path` if the block ends without an error."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with draft.open("w", encoding="utf-8", newline="") as file:
-            yield file
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)

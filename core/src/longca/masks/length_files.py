@@ -23,11 +23,10 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import re
 from array import array
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,7 +37,6 @@ from numpy.typing import NDArray
 from longca.errors import RequestError
 from longca.limits import MAX_DOCUMENT_BYTES, MAX_HISTOGRAM_BYTES, MAX_LIST_BYTES
 from longca.masks.histogram import COLUMNS, MAX_LENGTH, Histogram
-from longca.regular_files import open_regular, read_regular
 
 __all__ = ["JSON_LINES", "KEYS", "SUFFIXES", "LengthList", "holds_lengths", "read_histogram", "read_lengths"]
 
@@ -103,33 +101,31 @@ def read_lengths(path: str | Path, most: int = MAX_LIST_BYTES) -> LengthList:
             no whole number in [1, 2³¹ − 1], or bounds descend.
     """
     path = Path(path)
-    lengths, places, last, bound = array("q"), 0, "", None
-    for place, value in _entries(path):
-        places, last = places + (place != last), place
+    entries = list(islice(_entries(path), most + 2))
+    has_bounds = bool(entries) and entries[0][1] in (0, "0")
+    lengths, before = array("q"), 0
+    for place, value in entries[1:] if has_bounds else entries:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if is_number and value == 0 and not lengths and bound is None:
-            bound = 0
-            continue
-        length = value - bound if is_number and bound is not None else value
-        if is_number and bound is not None and length == 0:
+        length = value - before if is_number and has_bounds else value
+        if has_bounds and is_number and length == 0:
             continue
         if not is_number or not 1 <= length <= MAX_LENGTH or length != int(length):
             shown = repr(value[:40]) if isinstance(value, str) else repr(value)[:40]
-            after = "" if bound is None else f" after {bound}"
-            corpus = "" if is_number else "; longca make-lengths makes a histogram of a corpus"
+            after = f" after {before}" if has_bounds else ""
             raise RequestError(
                 f"{path}, {place}: {shown}{after} is not a document length; write whole numbers from 1 to {MAX_LENGTH}"
-                f", or ascending bounds from 0{corpus}"
+                ", or ascending bounds from 0. `longca make-lengths` makes a histogram of a corpus"
             )
-        bound = None if bound is None else int(value)
+        before = int(value)
         lengths.append(int(length))
-        if len(lengths) > most:
-            raise RequestError(f"{path} has more than {most} lengths; give fewer")
+    if len(lengths) > most:
+        raise RequestError(f"{path} has more than {most} lengths; give fewer")
     if not lengths:
         raise RequestError(f"{path} holds no lengths; write whole numbers")
+    places = len({place for place, _ in entries})
     lines = "one a line" if places >= len(lengths) else "on one line" if places == 1 else f"on {places} lines"
     form = _FORMS.get(path.suffix.lower(), lines)
-    return LengthList(np.frombuffer(lengths, np.int64), form if bound is None else f"{form}, from bounds (cu_seqlens)")
+    return LengthList(np.frombuffer(lengths, np.int64), f"{form}, from bounds (cu_seqlens)" if has_bounds else form)
 
 
 def holds_lengths(path: Path, field: str = "text") -> bool:
@@ -205,7 +201,7 @@ def _json(path: Path) -> _Entries:
             for index, item in enumerate(value if isinstance(value, list) else [value], 1):
                 yield f"item {index}", item
             return
-        with os.fdopen(open_regular(path, follow=True), "rb") as lines:
+        with path.open("rb") as lines:
             for number, line in enumerate(iter(lambda: lines.readline(MAX_DOCUMENT_BYTES + 1), b""), 1):
                 if line.strip():
                     yield f"line {number}", json.loads(line.decode("utf-8-sig"))
@@ -259,10 +255,11 @@ def _text(path: Path, most: int) -> str:
 
 def _content(path: Path, most: int) -> bytes:
     try:
-        return read_regular(path, most, follow=True)
+        if path.stat().st_size > most:
+            raise RequestError(f"{path} has more than {most} bytes; give a smaller file")
+        return path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: the path has a character that no path can have
-        said = getattr(error, "strerror", error)
-        raise RequestError(f"{path} cannot be read: {said}; check the path") from error
+        raise RequestError(f"{path} cannot be read: {getattr(error, 'strerror', error)}; check the path") from error
 
 
 def _csv_rows(text: str, source: str) -> tuple[list[list[object]], list[str]]:
@@ -273,18 +270,14 @@ def _csv_rows(text: str, source: str) -> tuple[list[list[object]], list[str]]:
         header = [name.strip().lower() for name in next(reader, [])]
         if missing := [name for name in COLUMNS if name not in header]:
             raise RequestError(
-                f"{source}, line 1: no column {', '.join(missing)}; the first line must name "
-                f"{', '.join(COLUMNS)}, separated by commas. It reads {', '.join(header)[:80] or 'nothing'!r}"
+                f"{source}, line 1: no column {', '.join(missing)}; the first line must name {', '.join(COLUMNS)}, "
+                f"separated by commas. It reads {', '.join(header)[:80] or 'nothing'!r}"
             )
-        columns = [header.index(name) for name in COLUMNS]
-        for cells in reader:
-            if not cells:
-                continue
-            place = f"line {reader.line_num}"
+        for cells in filter(None, reader):
+            places.append(f"line {reader.line_num}")
             if len(cells) != len(header):
-                raise RequestError(f"{source}, {place}: {len(cells)} cells where the header has {len(header)}")
-            rows.append([_number(cells[column]) for column in columns])
-            places.append(place)
+                raise RequestError(f"{source}, {places[-1]}: {len(cells)} cells where the header has {len(header)}")
+            rows.append([_number(cells[header.index(name)]) for name in COLUMNS])
     except csv.Error as error:
         raise RequestError(f"{source}, line {reader.line_num}: not CSV: {error}") from error
     return rows, places
@@ -300,13 +293,10 @@ def _json_rows(text: str, source: str) -> tuple[list[list[object]], list[str]]:
         raise RequestError(f"{source} holds a JSON {type(items).__name__}; write {shape}")
     rows: list[list[object]] = []
     for index, item in enumerate(items, 1):
-        if isinstance(item, dict):
-            if missing := [name for name in COLUMNS if name not in item]:
-                raise RequestError(f"{source}, item {index}: no {', '.join(missing)}; write {shape}")
-            item = [item[name] for name in COLUMNS]
-        if not isinstance(item, list):
+        row = [item.get(name) for name in COLUMNS] if isinstance(item, dict) else item
+        if not isinstance(row, list):
             raise RequestError(f"{source}, item {index}: a JSON {type(item).__name__}; write {shape}")
-        rows.append(item)
+        rows.append(row)
     return rows, [f"item {index}" for index in range(1, len(rows) + 1)]
 
 

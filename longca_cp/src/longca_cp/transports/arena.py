@@ -43,7 +43,7 @@ def arena_of(link: Link) -> Arena:
     known = _ARENAS.get(link)
     arena = None if known is None else known()
     # Garbage is collected at different times, so an arena is taken only if it lives on all ranks.
-    if not all(link.told(int(arena is not None))):
+    if not all(link.numbers(int(arena is not None))):
         arena = Arena(link)
         _ARENAS[link] = weakref.ref(arena)
     assert arena is not None

@@ -61,7 +61,7 @@ class Counters:
         group: The process group of the link.
 
     Attributes:
-        arrived: Posts that have arrived, by receiver: [sender, slot]. Two more columns are those of `Link.told`. The
+        arrived: Posts that have arrived, by receiver: [sender, slot]. Two more columns are those of `Link.numbers`. The
             last one has the sender's suspect.
     """
 

@@ -137,7 +137,7 @@ class Link(ABC):
         self._counters.restart(slots, most)
         self._follow()
 
-    def told(self, value: int) -> list[int]:
+    def numbers(self, value: int) -> list[int]:
         """A number of each rank, in the order of ranks. The host waits for all ranks, and no stream does.
 
         Args:

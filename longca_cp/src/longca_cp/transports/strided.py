@@ -1,4 +1,4 @@
-"""Strided copies: by the copy engines, as rows of one width with a pitch on each side, and by a kernel."""
+"""Strided tensors: their copies, by the copy engines as rows of one width or by a kernel, and their views."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-__all__ = ["Copy", "copy_words", "strided_copies"]
+__all__ = ["Copy", "View", "copy_words", "shape_key", "strided_copies"]
 
 Ints = tuple[int, ...]
 
@@ -91,3 +91,34 @@ def _has_words(shape: Ints, into: Ints, source: Ints, size: int) -> bool:
     if not prod(shape) or not shape or into[-1:] != (1,) or source[-1:] != (1,):
         return False
     return not any(length * size % _WORD.itemsize for length in (shape[-1], *into[:-1], *source[:-1]))
+
+
+@dataclass(frozen=True)
+class View:
+    """A view of tensors of one shape and strides, which is found once and then made in one step for each call.
+
+    The host launches a short call's kernels in less time than a chain of slices takes.
+
+    Attributes:
+        size: Its shape.
+        stride: Its strides, in elements.
+        offset: Its first element, counted from the tensor's first.
+    """
+
+    size: Ints
+    stride: Ints
+    offset: int
+
+    @classmethod
+    def of(cls, whole: Tensor, part: Tensor) -> View:
+        """The view that a part of a tensor is."""
+        return cls(tuple(part.shape), part.stride(), int(part.storage_offset()) - int(whole.storage_offset()))
+
+    def __call__(self, whole: Tensor) -> Tensor:
+        """The view of a tensor of the same shape and strides."""
+        return whole.as_strided(self.size, self.stride, whole.storage_offset() + self.offset)
+
+
+def shape_key(x: Tensor) -> tuple[torch.Size, Ints, torch.dtype, int]:
+    """Equal for tensors whose views and copies are alike, which depend on how the first element is aligned too."""
+    return x.shape, x.stride(), x.dtype, x.data_ptr() % 16

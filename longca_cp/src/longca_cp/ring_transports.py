@@ -22,7 +22,7 @@ from longca_cp.kv_ring import GradientRing, KVRing
 from longca_cp.pushed_ring import PushedGradients, PushedKeys, Turns
 from longca_cp.transports.link import Link
 
-__all__ = ["Passed", "Pushed", "RingWay", "Round", "ring_way", "shown_steps"]
+__all__ = ["ByCollectives", "ByPushes", "RingTransport", "Round", "ring_transport", "shown_steps"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def shown_steps(problem: Problem, layout: Layout) -> NDArray[np.bool_]:
     return step_areas(problem, layout).reshape(layout.world_size, -1) > 0
 
 
-class Passed:
+class ByCollectives:
     """Keys and values, and the sums of their gradients, passed on from rank to rank by collectives.
 
     Args:
@@ -64,7 +64,7 @@ class Passed:
         return GradientRing(self._axis, self._rounds[turn].tokens, k, v, self._longest)
 
 
-class Pushed:
+class ByPushes:
     """Keys and values, and parts of their gradients, pushed into inboxes. The first call makes these.
 
     Args:
@@ -97,12 +97,12 @@ class Pushed:
         return PushedGradients(self._axis, boxes, turns, self._rounds[turn].tokens, k, v, self._length)
 
 
-RingWay = Passed | Pushed
+RingTransport = ByCollectives | ByPushes
 
 
-def ring_way(
+def ring_transport(
     axis: Axis, problem: Problem, heads_kv: int, rounds: Sequence[Round], *, longest: int, wide: bool = False
-) -> RingWay:
+) -> RingTransport:
     """The way of one ring of a plan.
 
     Args:
@@ -114,10 +114,10 @@ def ring_way(
         wide: Whether the parts of gradients are sums already, which travel in float32 (float64 for float64).
     """
     if axis.link is None and axis.size > 1:
-        return Passed(axis, rounds, longest)
+        return ByCollectives(axis, rounds, longest)
     dtype = getattr(torch, problem.dtype)
     part = torch.promote_types(dtype, torch.float32) if wide else dtype
-    return Pushed(axis, axis.link, rounds, 2 * longest * heads_kv * problem.head_dim, dtype, part)
+    return ByPushes(axis, axis.link, rounds, 2 * longest * heads_kv * problem.head_dim, dtype, part)
 
 
 def _inbox(request: Request | None) -> Inbox | None:
