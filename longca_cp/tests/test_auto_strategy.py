@@ -100,12 +100,6 @@ def test_a_placement_may_be_named():
         lay_out(kernel="nothing")
 
 
-def test_what_no_strategy_takes():
-    blocks = masks.build("uniform_block_sparse", 32, block=16, kept=0.5, seed=0)
-    with pytest.raises(UnsupportedError, match=r"ulysses: .* do not divide .*ring_all_gather: .*ring_p2p: "):
-        lay_out(blocks, heads=(6, 2), device=CPU, kernel="naive")
-
-
 @pytest.mark.parametrize("placement", ["auto", "zigzag"])
 def test_a_layout_that_its_kernel_does_not_take_is_refused(placement):
     noise = masks.from_dense(np.random.default_rng(0).random((64, 64)) < 0.5)

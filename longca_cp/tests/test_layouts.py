@@ -114,17 +114,6 @@ def test_a_gather_is_of_the_keys_that_are_seen(pattern):
         assert step.q_ranges == layout.shards[rank]
 
 
-def test_a_group_holds_the_tokens_of_its_place_on_the_ring():
-    mask = static_mask("causal_document")
-    layout = layouts.usp(problem(mask), {"ring": 3, "ulysses": 2}, "zigzag_document")
-    for index, tokens in enumerate(place("zigzag_document", mask, 3)):
-        members = [2 * index, 2 * index + 1]
-        together = [token for rank in members for token in layout.positions(rank).tolist()]
-        assert together == positions(tokens), "joined in the order of the ranks they are in ascending order"
-        assert [layout.steps[rank][0].heads_q for rank in members] == [(0, 4), (4, 8)]
-        assert {step.q_ranges for rank in members for step in layout.steps[rank]} == {tokens}
-
-
 def test_a_double_ring_goes_round_its_windows():
     asked = problem(static_mask("causal"))
     layout = layouts.loongtrain(asked, {"outer": 2, "inner": 3, "heads": 2}, "zigzag")
@@ -216,11 +205,6 @@ def test_strategies_come_in_through_the_front_door(strategy):
 
 def split(heads_q, heads_kv, ranks):
     return split_heads(problem(static_mask("causal"), heads_q, heads_kv), ranks, "ulysses")
-
-
-def test_kv_heads_are_replicated_where_there_are_fewer_than_ranks():
-    assert split(8, 2, 4) == (((0, 2), (0, 1)), ((2, 4), (0, 1)), ((4, 6), (1, 2)), ((6, 8), (1, 2)))
-    assert split(4, 1, 2) == (((0, 2), (0, 1)), ((2, 4), (0, 1)))
 
 
 @pytest.mark.parametrize("ranks", range(1, 13))

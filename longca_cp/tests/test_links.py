@@ -267,11 +267,3 @@ def test_strided_copies_copy_just_the_rows(shape, of, count):
         wanted = torch.zeros(shape)
         of(wanted).copy_(source)
         assert torch.equal(buffer, wanted)
-
-
-def test_a_log_sum_exp_goes_by_heads():
-    lse, buffer = torch.randn(8, 64), torch.zeros(2, 96)
-    source, into = lse.T[..., None][:, 2:4], buffer.T[..., None][20:84]
-    (copy,) = strided_copies(into, source)
-    assert (copy.width, copy.height) == (64 * 4, 2)
-    assert (copy.into_pitch, copy.source_pitch) == (96 * 4, 64 * 4)

@@ -109,8 +109,8 @@ def in_chunks(test):
 @pytest.fixture(autouse=True)
 def merging_takes_nothing(monkeypatch):
     """Merges in place, as kernels do on GPUs. PyTorch's own operators make copies."""
-    monkeypatch.setattr(Accumulator, "_merge", lambda self, into: into)
-    monkeypatch.setattr(Sum, "_add", lambda self, into: into)
+    for kind in (Accumulator, Sum):
+        monkeypatch.setattr(kind, "_combine", lambda self, into: into)
 
 
 def problem_of(heads=(16, 4), dtype="bfloat16", direction="forward"):

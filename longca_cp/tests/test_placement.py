@@ -8,7 +8,7 @@ from longca.errors import RequestError, UnknownNameError, UnsupportedError
 from longca_cp.placement import Placement, document_lengths, place
 
 from .cases import document_lengths as drawn_lengths
-from .cases import positions, square_masks, static_mask
+from .cases import positions, square_masks
 
 
 @given(square_masks(), st.sampled_from(sorted(Placement)), st.integers(1, 9))
@@ -107,9 +107,3 @@ def test_no_token_sees_beyond_its_document(mask):
 def test_tokens_that_nobody_sees_are_documents_too():
     mask = masks.SliceMask([masks.Slice(2, 5, 1, 4), masks.Slice(7, 9, 7, 9)], 10, 10)
     assert document_lengths(mask).tolist() == [1, 4, 2, 2, 1]
-
-
-@pytest.mark.parametrize("pattern", ["causal", "full_sliding_window", "prefix_lm_causal", "global_sliding_window"])
-def test_masks_of_one_piece_have_none(pattern):
-    with pytest.raises(UnsupportedError, match=rf"{pattern} of 35 tokens has no documents .*contiguous, zigzag or"):
-        document_lengths(static_mask(pattern))

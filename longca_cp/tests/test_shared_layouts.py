@@ -6,7 +6,6 @@ import pytest
 import longca
 from longca import masks
 from longca.errors import RequestError, UnknownNameError, UnsupportedError
-from longca_cp.placement import place
 
 from .test_strategies import EXACT, sizes
 
@@ -166,12 +165,3 @@ def test_blocks_that_cannot_share_are_refused():
         lay_out([(odd, 1), (even, 1)], placement="balanced")
     with pytest.raises(UnsupportedError, match=r"no documents to place .* Place them by contiguous, zigzag, balanced"):
         lay_out([(masks.build("causal_document", 60, documents=[20, 40]), 1), (odd, 1)], placement="whole_documents")
-
-
-def test_a_strategy_that_places_mask_by_mask_is_refused(monkeypatch):
-    """It takes the placement for a plain name, as any string."""
-    monkeypatch.setattr("longca_cp.layouts.place", lambda kind, mask, parts: place(str(kind), mask, parts))
-    window, full = masks.build("full_document", 64, documents=[8, 56]), masks.build("causal", 64)
-    assert lay_out([(window, 1), (full, 1)], placement="zigzag")
-    with pytest.raises(UnsupportedError, match="places the tokens of each of these masks differently"):
-        lay_out([(window, 1), (full, 1)], placement="balanced")

@@ -54,18 +54,6 @@ def test_the_first_late_post_is_given_up_with_those_behind_it(threads):
     assert not threads()
 
 
-def test_posts_that_come_are_forgotten(threads):
-    link = Posts(deadline=3600)
-    watch = Watch(link)
-    link.came.update({awaited(0), awaited(1)})
-    add(watch, awaited(0), awaited(1))
-    link.deadline = 0.0
-    add(watch, awaited(2))
-    assert link.done.wait(timeout=60)
-    assert link.given_up == [(awaited(2), [awaited(2)])]
-    watch.stop()
-
-
 def test_the_thread_ends_with_its_link(threads):
     link = Posts(deadline=3600)
     watch = Watch(link)

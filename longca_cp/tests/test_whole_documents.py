@@ -69,28 +69,3 @@ def test_a_long_causal_document_is_a_zigzag():
     mask = masks.build("causal_document", 64, documents=[48, 8, 8])
     placed = place("whole_documents", mask, 2)
     assert placed == (((12, 36), (48, 56)), ((0, 12), (36, 48), (56, 64)))
-
-
-@pytest.mark.parametrize("parts", [2, 4, 8])
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_few_of_many_documents_are_spread(pattern, parts):
-    mask = masks.sample(pattern, 131072, lengths="prolong64k", seed=3)
-    placed = place("whole_documents", mask, parts)
-    assert 1 <= spread_of(placed, mask).sum() <= 4 < 30 <= len(document_lengths(mask))
-    loads = [mask.cut(part, [(0, 131072)]).area for part in placed]
-    assert max(loads) <= 1.0005 * np.mean(loads)
-
-
-def test_whole_documents_gather_fewer_keys():
-    from longca.manifests import Device, Problem
-    from longca_cp.layouts import ring_all_gather
-
-    mask = masks.sample("causal_document", 131072, lengths="prolong64k", seed=3)
-    problem = Problem(mask=mask, heads_q=64, heads_kv=8, device=Device("cpu"))
-
-    def gathered(placement):
-        layout = ring_all_gather(problem, {"ring": 4}, placement)
-        needed = [len(positions(step.k_ranges)) for (step,) in layout.steps]
-        return sum(needed) - mask.seqlen_q
-
-    assert 3 * gathered("whole_documents") < gathered("zigzag_document")

@@ -91,20 +91,6 @@ def test_digests_are_those_of_earlier_records():
         assert build("uniform_block_sparse", 4096, block=block, kept=0.3, heads=heads, seed=1).digest == digest
 
 
-def test_masks_of_equal_bounds_differ_by_any_bit():
-    kept = np.ones((2, 9, 9), bool)
-    mask = BlockSparseMask(kept, np.arange(10), np.arange(10))
-    assert mask == BlockSparseMask(kept, np.arange(10), np.arange(10))
-    kept[1, 8, 8], kept[1, 8, 7] = False, True
-    moved = kept.copy()
-    moved[1, 8, 8], moved[1, 8, 7] = True, False
-    one, other = (BlockSparseMask(each, np.arange(10), np.arange(10)) for each in (kept, moved))
-    assert one.area == other.area
-    assert one != other
-    assert one.fingerprint != other.fingerprint
-    assert one.digest != other.digest
-
-
 @pytest.mark.parametrize(
     ("q_bounds", "k_bounds", "size"),
     [
@@ -141,16 +127,3 @@ def test_bits_make_the_mask_they_are_of(case):
     assert mask == case.mask
     assert mask.digest == case.mask.digest
     assert mask.bits is not case.mask.bits
-
-
-@pytest.mark.parametrize(
-    ("bits", "words"),
-    [
-        (np.zeros((2, 3, 1), np.uint8), r"uint8 \(2, 3, 1\); these bounds need uint8 \[heads, 2, 2\]"),
-        (np.zeros((2, 2), np.uint8), "heads, 2, 2"),
-        (np.full((1, 2, 2), 0x40, np.uint8), "beyond the last of 9 key blocks"),
-    ],
-)
-def test_bits_that_do_not_fit_are_refused(bits, words):
-    with pytest.raises(MaskError, match=words):
-        BlockSparseMask.from_bits(bits, [0, 1, 2], np.arange(10))

@@ -81,13 +81,6 @@ def test_histogram_draws_bins_by_weight_and_lengths_alike() -> None:
     assert np.abs(counts / len(drawn) - expected).max() < 0.003
 
 
-def test_histogram_stays_inside_its_bins_at_the_edges() -> None:
-    histogram = lengths.HistogramLengths("h", Histogram((1, 2, 2**31), (1e308, 1e308)))
-    edges = histogram.quantile(np.array([0.0, np.nextafter(0.5, 0), 0.5, np.nextafter(1.0, 0)]))
-    assert edges.tolist()[:3] == [1, 1, 2]
-    assert 2**31 - 10 < edges[3] < 2**31
-
-
 @pytest.mark.parametrize("total", [1, 2, 1000, 65536, 1 << 20])
 def test_mix_gives_its_share_to_long_documents(total: int) -> None:
     # Short documents of 1 token tell the two kinds apart.
@@ -140,9 +133,3 @@ def test_unknown_names_are_refused(spec: str) -> None:
 def test_paths_that_are_not_files_are_refused(spec: str | Path) -> None:
     with pytest.raises(RequestError, match="no file of document lengths at"):
         lengths.resolve_lengths(spec, 64)
-
-
-def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.parquet").write_text("")
-    with pytest.raises(RequestError, match=r"neither a histogram \(.csv, .json\) nor a list"):
-        lengths.resolve_lengths(tmp_path / "a.parquet", 64)

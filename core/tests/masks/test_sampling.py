@@ -51,14 +51,6 @@ def test_global_tokens_are_as_many_as_the_window_from_1_to_a_third_less_one():
     assert {f["window"] for f in drawn} == set(range(1, 10))
 
 
-def test_the_prefix_of_documents_is_from_1_to_the_first_one_s_length():
-    drawn = [sample("prefix_lm_document", 3000, seed=seed).factors for seed in SEEDS]
-    assert all(1 <= f["prefix"] <= f["documents"][0] for f in drawn)
-    assert max(f["prefix"] / f["documents"][0] for f in drawn) > 0.9
-    given = {sample("prefix_lm_document", 12, documents=[4, 8], seed=seed).factors["prefix"] for seed in SEEDS}
-    assert given == {1, 2, 3, 4}
-
-
 def test_block_causal_documents_are_1_to_8_blocks_of_1024():
     mask = sample("block_causal_document", 2**20, seed=0)
     assert mask.factors["block"] == 1024

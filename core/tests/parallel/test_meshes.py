@@ -44,11 +44,6 @@ def test_one_dim_may_have_any_name():
     assert named_sizes({"cp": 4}, ("ring",)) == {"ring": 4}
 
 
-def test_more_sizes_keep_their_names():
-    for sizes, axes in (({"dp": 2, "ring": 4}, ("ring",)), ({"cp": 4}, ("ring", "ulysses")), ({}, ("ring",))):
-        assert named_sizes(sizes, axes) == sizes
-
-
 @pytest.mark.parametrize("order", list(itertools.permutations(("outer", "inner", "heads"))))
 def test_ranks_are_numbered_by_the_strategys_axes(order):
     sizes = {"outer": 2, "inner": 3, "heads": 4}

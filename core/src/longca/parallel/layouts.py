@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import overload
 
@@ -180,10 +181,7 @@ def placed_together(
     problems = [(replace(problem, mask=mask), weight) for mask, weight in weighed]
     wanted = _wanted(registry, strategy, mesh)
     if AUTO in (strategy, placement):
-
-        def arrangement() -> Arrangement:
-            return arrange_shared(registry, problems, wanted, kernel, placement, one_host(mesh))
-
+        arrangement = partial(arrange_shared, registry, problems, wanted, kernel, placement, one_host(mesh))
         masks = tuple((mask.key, weight) for mask, weight in weighed)
         about = registry, _shape(problem), tuple(wanted), kernel, placement, masks
         strategy, placement = _chosen(problem.mask, about, mesh, arrangement, alone)
@@ -218,10 +216,12 @@ def placed(
     if strategy != AUTO and placement == AUTO and len(only := registry.strategy(strategy).placements) == 1:
         placement = only[0]
     if AUTO in (strategy, placement):
-        strategy, placement = _auto(registry, problem, wanted, mesh, kernel, placement, alone)
+        arrangement = partial(arranged, registry, problem, wanted, kernel, placement, one_host(mesh))
+        about = registry, _shape(problem), tuple(wanted), kernel, placement
+        strategy, placement = _chosen(problem.mask, about, mesh, arrangement, alone)
     sizes = wanted[strategy]
-    about = registry, _shape(problem), strategy, tuple(sizes.items()), placement
-    return _LAYOUTS.get(problem.mask, about, lambda: registry.layout(strategy, problem, sizes, placement))
+    key = registry, _shape(problem), strategy, tuple(sizes.items()), placement
+    return _LAYOUTS.get(problem.mask, key, lambda: registry.layout(strategy, problem, sizes, placement))
 
 
 def _shape(problem: Problem) -> tuple[Hashable, ...]:
@@ -236,24 +236,6 @@ def _wanted(registry: Registry, strategy: str, mesh: DeviceMesh | Mapping[str, i
     return {strategy: axis_sizes(mesh, axes) if isinstance(mesh, DeviceMesh) else named_sizes(mesh, axes)}
 
 
-def _auto(
-    registry: Registry,
-    problem: Problem,
-    wanted: Mapping[str, Mapping[str, int]],
-    mesh: DeviceMesh | Mapping[str, int],
-    kernel: str,
-    placement: str,
-    alone: bool,
-) -> tuple[str, str]:
-    """The strategy and the placement to take. The ranks of a device mesh take the same, unless this rank is alone."""
-
-    def arrangement() -> Arrangement:
-        return arranged(registry, problem, wanted, kernel, placement, one_host(mesh))
-
-    about = registry, _shape(problem), tuple(wanted), kernel, placement
-    return _chosen(problem.mask, about, mesh, arrangement, alone)
-
-
 def _chosen(
     mask: object,
     about: Hashable,
@@ -261,18 +243,20 @@ def _chosen(
     arrangement: Callable[[], Arrangement],
     alone: bool,
 ) -> tuple[str, str]:
-    """The strategy and the placement of an arrangement, on which the ranks of a device mesh agree."""
+    """The strategy and the placement of an arrangement, on which the ranks of a device mesh agree.
+
+    They take the choice of the mesh's first rank, because ranks on several machines may have measured other kernels as
+    fastest.
+    """
 
     def chosen() -> tuple[str, str]:
         made = arrangement()
+        choice = made.strategy, made.placement
         if alone:
-            return made.strategy, made.placement
-        if not isinstance(mesh, DeviceMesh):
+            return choice
+        if not isinstance(mesh, DeviceMesh) or is_first(mesh):
             log(made.choice)
-            return made.strategy, made.placement
-        if is_first(mesh):
-            log(made.choice)
-        return _agree(mesh, (made.strategy, made.placement))
+        return _agree(mesh, choice) if isinstance(mesh, DeviceMesh) else choice
 
     if alone or not isinstance(mesh, DeviceMesh):
         return chosen()
@@ -280,7 +264,7 @@ def _chosen(
 
 
 def _agree(mesh: DeviceMesh, choice: tuple[str, str]) -> tuple[str, str]:
-    """The choice of the mesh's first rank. Ranks on several machines may have measured other kernels as fastest."""
+    """The choice of the mesh's first rank."""
     said = [choice]
     for dim in range(mesh.ndim):
         group = mesh.get_group(dim)

@@ -14,6 +14,9 @@ once, and plain PyTorch would pass over memory eight times. Elsewhere, and in fl
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
+
 import torch
 from torch import Tensor
 
@@ -25,6 +28,8 @@ _SLOTS = 2
 
 #: An output [Tq, Hq, D] and its log-sum-exp [Hq, Tq].
 _Part = tuple[Tensor, Tensor]
+
+T = TypeVar("T")
 
 
 def merge(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -71,48 +76,74 @@ def merge_parts(
     return fill(out, merged[0].to(outs.dtype)), fill(lse, merged[1].to(lses.dtype))
 
 
-class Accumulator:
-    """The output and log-sum-exp of a softmax whose keys come in parts.
+class _Results(ABC, Generic[T]):
+    """Results that are put together as they are computed: two as they are, and a total of the earlier ones.
 
     Args:
-        q: The queries of all parts: [Tq, Hq, D]. Parts have their shape and dtype.
+        like: A tensor of the shape, dtype and device of each result.
     """
 
-    def __init__(self, q: Tensor) -> None:
-        self._q = q
-        self._wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-        self._total: _Part | None = None
-        self._slots: list[_Part] = []
+    def __init__(self, like: Tensor) -> None:
+        self._like = like
+        self._wide = torch.float64 if like.dtype == torch.float64 else torch.float32
+        self._total: T | None = None
+        self._slots: list[T] = []
         self._used = 0
 
-    def slot(self) -> tuple[Tensor, Tensor]:
-        """Buffers for the next part: out [Tq, Hq, D] and lse [Hq, Tq]. The caller fills them."""
+    def slot(self) -> T:
+        """A contiguous buffer for the next result. The caller fills it."""
         if self._used == _SLOTS:
-            self._total = self._merge(self._total or self._empty(self._wide))
+            self._total = self._combine(self._empty(self._wide) if self._total is None else self._total)
             self._used = 0
         if self._used == len(self._slots):
-            self._slots.append(self._empty(self._q.dtype))
+            self._slots.append(self._empty(self._like.dtype))
         self._used += 1
         return self._slots[self._used - 1]
 
-    def result(self) -> tuple[Tensor, Tensor]:
-        """The merged output [Tq, Hq, D] in q's dtype, and lse [Hq, Tq]. Without parts 0 and −∞. Call it once."""
+    def result(self) -> T:
+        """All results together, in the dtype of each. Call it once."""
         if self._used == 0:
-            out, lse = self._empty(self._q.dtype)
-            return out.zero_(), lse.fill_(-torch.inf)
+            return self._nothing()
         if self._used == 1 and self._total is None:
             return self._slots[0]
-        return self._merge(self._slots[0])
+        return self._combine(self._slots[0])
+
+    def _parts(self) -> list[T]:
+        """The total, if there is one, and the slots in use."""
+        return [*([] if self._total is None else [self._total]), *self._slots[: self._used]]
+
+    @abstractmethod
+    def _empty(self, dtype: torch.dtype) -> T:
+        """A buffer for a result or a total."""
+
+    @abstractmethod
+    def _nothing(self) -> T:
+        """The result without parts."""
+
+    @abstractmethod
+    def _combine(self, into: T) -> T:
+        """Puts the parts together, into one of these or into another buffer."""
+
+
+class Accumulator(_Results[_Part]):
+    """The output [Tq, Hq, D] and log-sum-exp [Hq, Tq] of a softmax whose keys come in parts. Without parts 0 and −∞.
+
+    Args:
+        q: The queries of all parts: [Tq, Hq, D]. Outputs have their shape and dtype.
+    """
 
     def _empty(self, dtype: torch.dtype) -> _Part:
-        tokens, heads, _ = self._q.shape
-        out = torch.empty(self._q.shape, dtype=dtype, device=self._q.device)
-        return out, torch.empty((heads, tokens), dtype=self._wide, device=self._q.device)
+        tokens, heads, _ = self._like.shape
+        out = torch.empty(self._like.shape, dtype=dtype, device=self._like.device)
+        return out, torch.empty((heads, tokens), dtype=self._wide, device=self._like.device)
 
-    def _merge(self, into: _Part) -> _Part:
-        """Merges the total, if there is one, and the slots in use, into one of these or into another buffer."""
-        parts = [*([self._total] if self._total else []), *self._slots[: self._used]]
-        if self._q.is_cuda and self._wide == torch.float32:
+    def _nothing(self) -> _Part:
+        out, lse = self._empty(self._like.dtype)
+        return out.zero_(), lse.fill_(-torch.inf)
+
+    def _combine(self, into: _Part) -> _Part:
+        parts = self._parts()
+        if self._like.is_cuda and self._wide == torch.float32:
             from longca.parallel.merge_triton import merge_into_on_cuda
 
             merge_into_on_cuda(parts, into)
@@ -123,44 +154,17 @@ class Accumulator:
         return into[0].copy_(merged[0]), into[1].copy_(merged[1])
 
 
-class Sum:
-    """The sum of several tensors of one shape.
+class Sum(_Results[Tensor]):
+    """The sum of several tensors of one shape. Without tensors 0."""
 
-    Args:
-        like: A tensor of the same shape, dtype and device.
-    """
+    def _empty(self, dtype: torch.dtype) -> Tensor:
+        return torch.empty(self._like.shape, dtype=dtype, device=self._like.device)
 
-    def __init__(self, like: Tensor) -> None:
-        self._like = like
-        self._wide = torch.float64 if like.dtype == torch.float64 else torch.float32
-        self._total: Tensor | None = None
-        self._slots: list[Tensor] = []
-        self._used = 0
+    def _nothing(self) -> Tensor:
+        return self._empty(self._like.dtype).zero_()
 
-    def slot(self) -> Tensor:
-        """A contiguous buffer for the next tensor. The caller fills it."""
-        if self._used == _SLOTS:
-            if self._total is None:
-                self._total = self._add(torch.empty(self._like.shape, dtype=self._wide, device=self._like.device))
-            else:
-                self._add(self._total)
-            self._used = 0
-        if self._used == len(self._slots):
-            self._slots.append(torch.empty(self._like.shape, dtype=self._like.dtype, device=self._like.device))
-        self._used += 1
-        return self._slots[self._used - 1]
-
-    def result(self) -> Tensor:
-        """The sum in the tensors' dtype. Without tensors 0. Call it once."""
-        if self._used == 0:
-            return torch.zeros(self._like.shape, dtype=self._like.dtype, device=self._like.device)
-        if self._used == 1 and self._total is None:
-            return self._slots[0]
-        return self._add(self._slots[0])
-
-    def _add(self, into: Tensor) -> Tensor:
-        """Adds up the total, if there is one, and the slots in use, into one of these or into another buffer."""
-        parts = [*([] if self._total is None else [self._total]), *self._slots[: self._used]]
+    def _combine(self, into: Tensor) -> Tensor:
+        parts = self._parts()
         if into.is_cuda and self._wide == torch.float32:
             from longca.parallel.merge_triton import add_into_on_cuda
 
