@@ -198,7 +198,7 @@ def test_python_is_started_without_the_working_folder():
     """`safe_python` starts it. The others print its path, or start a process that imports `os` and `signal` alone."""
     files = [path for distribution in DISTRIBUTIONS for path in distribution.glob("src/**/*.py")]
     found = {path.name for path in files if "sys.executable" in path.read_text("utf-8")}
-    assert found == {"import_path.py", "machine.py", "ends.py"}
+    assert found == {"import_path.py", "machine.py"}
 
 
 @pytest.mark.xdist_group("kept together")

@@ -3,9 +3,6 @@
 `conformance` applies every check to every offer of a plugin's kernels, in two lines of pytest. `verify` holds one
 kernel against float64 attention on one mask, with or without pytest. `check` holds any function of q, k and v against
 float64 attention, and names what is wrong in known ways.
-
-`MISBEHAVING` lists kernels that misbehave, each in one respect, and says what a record of each must say.
-`misbehaving_plugins` writes distributions that provide them, so that a harness can be held to the list.
 """
 
 from longca_bench.conformance import (
@@ -17,23 +14,18 @@ from longca_bench.conformance import (
     conformance,
     verify,
 )
-from longca_bench.conformance.misbehaving.plugin import misbehaving_plugins
-from longca_bench.conformance.misbehaving.table import MISBEHAVING, Misbehaviour
 from longca_bench.functions.check import FunctionCheck, check
 from longca_bench.functions.mistakes import Mistake
 
 __all__ = [
     "CHECKS",
     "KERNEL_CHECKS",
-    "MISBEHAVING",
     "PLUGIN_CHECKS",
     "FunctionCheck",
-    "Misbehaviour",
     "Mistake",
     "NotApplicableError",
     "Subject",
     "check",
     "conformance",
-    "misbehaving_plugins",
     "verify",
 ]
