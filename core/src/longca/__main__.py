@@ -1,10 +1,6 @@
-"""`python -m longca`: the command line without the script on PATH, and without imports from the working folder."""
+"""`python -m longca`: the command line without the script on PATH."""
 
-from longca.import_path import leave_working_folder
-
-leave_working_folder()
-
-from longca_bench.cli import main  # noqa: E402 - not from the working folder
+from longca_bench.cli import main
 
 if __name__ == "__main__":
     main()

@@ -24,7 +24,6 @@ __all__ = [
     "MAX_SECONDS",
     "MAX_SEQLEN",
     "MAX_SLICES",
-    "MAX_SUITE_BYTES",
     "MAX_TOKENS",
     "check_pieces",
     "check_tokens",
@@ -55,8 +54,8 @@ MAX_JOBS = 256
 #: The most further calls of each problem that is verified.
 MAX_REPEATS = 10**6
 
-#: Bytes of a suite's file, of a histogram of lengths, of a list of lengths, and of one document of a corpus.
-MAX_SUITE_BYTES, MAX_HISTOGRAM_BYTES, MAX_LIST_BYTES, MAX_DOCUMENT_BYTES = 2**18, 2**24, 2**26, 2**24
+#: Bytes of a histogram of lengths, of a list of lengths, and of one document of a corpus.
+MAX_HISTOGRAM_BYTES, MAX_LIST_BYTES, MAX_DOCUMENT_BYTES = 2**24, 2**26, 2**24
 
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 80, 80

@@ -23,12 +23,8 @@ from longca.manifests.kernel import KernelManifest
 from longca.manifests.offers import Offer
 from longca.manifests.packages import alternatives, installed_version
 from longca.manifests.problem import Device
-from longca.regular_files import append_line, read_regular
 
 __all__ = ["Check", "Standing", "check_of", "note_check", "standing", "verified_path", "verified_stamp", "versions_of"]
-
-#: Bytes of the file that is read.
-_MOST = 2**24
 
 _Short = Annotated[str, StringConstraints(max_length=200)]
 
@@ -161,7 +157,10 @@ def note_check(check: Check) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    append_line(verified_path(), check.model_dump_json().encode())
+    path = verified_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"\n{check.model_dump_json()}\n")  # a line that was torn does not hide this one
 
 
 def verified_stamp() -> tuple[str, int, int, int]:
@@ -182,7 +181,7 @@ def _checks() -> dict[tuple[str, str, str, tuple[int, int]], Check]:
 def _read(path: str, *_changed: int) -> dict[tuple[str, str, str, tuple[int, int]], Check]:
     """The last check of each offer and device. A line that is no check verifies nothing."""
     try:
-        lines = read_regular(Path(path), _MOST, follow=True).split(b"\n")
+        lines = Path(path).read_bytes().splitlines()
     except OSError:
         return {}
     found = {}

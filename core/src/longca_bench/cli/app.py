@@ -17,7 +17,6 @@ from typing import Annotated
 import typer
 
 from longca.errors import LongCAError, PluginError, RecordError, VerificationError
-from longca.import_path import safe_environment
 from longca.plain_text import plain_text
 from longca_bench.cli import (
     capabilities,
@@ -82,8 +81,6 @@ def _longca(
 
 def main() -> None:
     """Runs the command line and exits. A user's mistake is one line on standard error without a traceback."""
-    # pydantic and torch would read every distribution's entry points, and stop at one that is no text.
-    os.environ.update(safe_environment())
     # A character that the terminal cannot show must not stop a command.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

@@ -6,13 +6,14 @@ A check returns if all is well, and raises `PluginError` otherwise.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from collections.abc import Callable
 
 from packaging.utils import canonicalize_name
 
 from longca.errors import PluginError
-from longca.import_path import import_path, safe_environment, safe_python
 from longca.manifests import Device
 from longca.manifests.packages import alternatives
 from longca.plain_text import plain_text
@@ -90,8 +91,8 @@ def _import_afresh(module: str) -> tuple[set[str], dict[str, list[str]]]:
     Raises:
         PluginError: The import fails, ends its process or does not end, or the process says something else at its end.
     """
-    environment = {**safe_environment(), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = safe_python("-c", _LISTING, module, json.dumps(import_path()))
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-P", "-c", _LISTING, module, json.dumps(sys.path)]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False, env=environment)
     except subprocess.TimeoutExpired:

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 
 from longca.errors import VerificationError
-from longca.import_path import safely_spawned
 from longca.kernels.base import Kernel
 from longca.manifests import Device, Offer, Problem
 from longca.manifests.offers import DType
@@ -222,10 +221,9 @@ def verify_kernels(
             yield kernel, [], 0
     if jobs > 1:
         context = multiprocessing.get_context("spawn")
-        with safely_spawned():
-            start = (source.disabled, context.Value("i", 0), _gpus(device))
-            with ProcessPoolExecutor(jobs, context, _start, start) as pool:
-                yield from _side_by_side(pool, asked, (device, road, repeat, unverified))
+        start = (source.disabled, context.Value("i", 0), _gpus(device))
+        with ProcessPoolExecutor(jobs, context, _start, start) as pool:
+            yield from _side_by_side(pool, asked, (device, road, repeat, unverified))
         return
     for kernel, some in asked.items():
         checks: list[OfferCheck] = []

@@ -15,12 +15,9 @@ from packaging.utils import canonicalize_name
 
 from longca.discovery import CORE
 from longca.plugins import Registry
-from longca.regular_files import read_regular
 
 __all__ = ["kits", "source_digests"]
 
-#: Bytes of a file that a digest takes.
-_MOST = 2**28
 _COMPILED = "__pycache__"
 
 
@@ -95,6 +92,6 @@ def _hash(root: Path, files: Iterator[Path] | list[Path]) -> str:
     """32 hex digits of the names and the contents of some files."""
     digest = hashlib.sha256()
     for name, path in sorted((path.relative_to(root).as_posix(), path) for path in files):
-        content = read_regular(path, _MOST, follow=True)
+        content = path.read_bytes()
         digest.update(f"{len(content)} {name}\n".encode("utf-8", "surrogateescape") + content)
     return digest.hexdigest()[:32]

@@ -9,6 +9,7 @@ import os
 import secrets
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections import deque
@@ -17,7 +18,6 @@ from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
-from longca.import_path import safe_environment, safe_python
 from longca.plain_text import plain_text
 from longca.processes import how_it_ended
 
@@ -56,9 +56,9 @@ class ChildProcess:
     ) -> None:
         self.connection, theirs = Pipe()
         self._mark = f"{os.environ.get(_MARK, '')}/{secrets.token_hex(8)}"
-        inherited = {name: value for name, value in safe_environment().items() if name not in hidden}
+        inherited = {name: value for name, value in os.environ.items() if name not in hidden}
         self._process = subprocess.Popen(
-            safe_python("-m", module, str(theirs.fileno())),
+            [sys.executable, "-P", "-m", module, str(theirs.fileno())],
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if keeps_output else 2,

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from longca.errors import LongCAError
-from longca.import_path import safe_environment, safe_python
 from longca.plain_text import plain_text
 
 __all__ = ["DEADLINE", "PeerAccess", "measure_peer_access"]
@@ -53,7 +53,7 @@ def measure_peer_access(module: str = _MODULE) -> PeerAccess:
     """
     try:
         ran = subprocess.run(
-            safe_python("-m", module), env=safe_environment(),
+            [sys.executable, "-P", "-m", module],
             stdin=subprocess.DEVNULL, capture_output=True, timeout=DEADLINE, encoding="utf-8", errors="replace",
         )  # fmt: skip
     except subprocess.TimeoutExpired:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import math
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from longca.errors import LongCAError
-from longca.import_path import safe_environment, safe_python
 from longca_bench.measuring.statistics import Interval, geometric_mean_interval
 
 __all__ = ["DEADLINE", "Repeatability", "measure_repeatability"]
@@ -94,10 +94,10 @@ def measure_repeatability(kinds: Sequence[str], module: str = _MODULE) -> dict[s
 
 def _run(kinds: Sequence[str], module: str) -> dict[str, Any]:
     """The last line of one run, which is JSON."""
-    command = safe_python("-m", module, *kinds)
+    command = [sys.executable, "-P", "-m", module, *kinds]
     try:
         ran = subprocess.run(
-            command, env=safe_environment(),
+            command,
             stdin=subprocess.DEVNULL, capture_output=True, timeout=DEADLINE, encoding="utf-8", errors="replace",
         )  # fmt: skip
     except subprocess.TimeoutExpired:

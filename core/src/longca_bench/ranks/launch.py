@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
 
 from longca.errors import LongCAError
-from longca.import_path import safe_environment, safe_python
 from longca.processes import how_it_ended
 from longca_bench.ranks.job import LOOPBACK
 from longca_bench.ranks.store import serve_store
@@ -43,7 +43,7 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
     store = serve_store(LOOPBACK)
     environment = {
         "OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // ranks)),
-        **safe_environment(),
+        **os.environ,
         "MASTER_ADDR": LOOPBACK,
         "MASTER_PORT": str(store.port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
@@ -56,7 +56,7 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
     told = signal.SIGTERM
     try:
         for rank in range(ranks):
-            command = safe_python("-u", "-m", "longca", *arguments)
+            command = [sys.executable, "-P", "-u", "-m", "longca", *arguments]
             own = {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
             processes.append(subprocess.Popen(command, env=own, start_new_session=True))
         while None in (codes := [process.poll() for process in processes]) and not any(codes):

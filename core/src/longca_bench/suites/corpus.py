@@ -10,7 +10,6 @@ Documents are streamed. Only one batch of them is in memory at a time.
 from __future__ import annotations
 
 import json
-import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ from longca.errors import MissingPackageError, RequestError
 from longca.limits import MAX_DOCUMENT_BYTES
 from longca.masks.histogram import MAX_LENGTH, Histogram
 from longca.masks.length_files import JSON_LINES, KEYS, SUFFIXES, LengthList, holds_lengths, read_lengths
-from longca.regular_files import open_regular, read_regular
 
 __all__ = ["GEOMETRIC_EDGES", "CorpusHistogram", "histogram_from_corpus"]
 
@@ -165,10 +163,10 @@ def _open(file: Path, missing: str) -> BinaryIO:
     """A regular file, open to be read.
 
     Raises:
-        RequestError: The file is missing, is no regular file, or cannot be read.
+        RequestError: The file is missing or cannot be read.
     """
     try:
-        return os.fdopen(open_regular(file, follow=True), "rb")
+        return file.open("rb")
     except FileNotFoundError:
         raise RequestError(missing) from None
     except (OSError, ValueError) as error:  # ValueError: the path has a character that no path can have
@@ -207,10 +205,10 @@ def _token_counter(path: Path) -> _Counter:
 def _documents(file: Path, field: str) -> Iterator[str]:
     try:
         if file.suffix.lower() in _TEXT:
-            yield _decode(read_regular(file, MAX_DOCUMENT_BYTES, follow=True), str(file))
+            yield _decode(file.read_bytes(), str(file))
         else:
             with _open(file, f"no corpus file {str(file)!r}; check the path") as lines:
-                for number, line in enumerate(iter(lambda: lines.readline(MAX_DOCUMENT_BYTES + 1), b""), 1):
+                for number, line in enumerate(lines, 1):
                     if line.strip():
                         yield _document(line, field, f"{file}, line {number}")
     except OSError as error:

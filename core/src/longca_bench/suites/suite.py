@@ -22,13 +22,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import ErrorDetails
 
 from longca.errors import RequestError, UnknownNameError
-from longca.limits import MAX_SUITE_BYTES, MAX_TOKENS, shown
+from longca.limits import MAX_TOKENS, shown
 from longca.manifests.kernel import Name
 from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
 from longca.masks import PATTERNS
 from longca.plain_text import plain_text
-from longca.regular_files import read_regular
 
 __all__ = ["Heads", "Suite", "Sweep", "builtin_suites", "complaints", "load_suite"]
 
@@ -238,7 +237,7 @@ def _text_of(name: str) -> str:
         if spec is None or not spec.submodule_search_locations:
             raise ImportError(f"no package {top} is installed")
         folder = Path(spec.submodule_search_locations[0], *below, "suites")
-        return read_regular(folder / f"{name}.toml", MAX_SUITE_BYTES, follow=True).decode("utf-8-sig")
+        return (folder / f"{name}.toml").read_text("utf-8-sig")
     except (ImportError, OSError, ValueError) as error:
         raise RequestError(f"suite {name!r} of {package} cannot be read: {plain_text(error)}") from None
 
@@ -256,7 +255,7 @@ def load_suite(name: str) -> Suite:
     if path.suffix != ".toml":
         raise UnknownNameError("suite", name, builtin_suites())
     try:
-        text = read_regular(path, MAX_SUITE_BYTES, follow=True).decode("utf-8-sig")
+        text = path.read_text("utf-8-sig")
     except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a character that no path can have
         raise RequestError(f"suite {name}: {getattr(error, 'strerror', error)}. Give a readable TOML file") from None
     return _parse(text, name)

@@ -49,7 +49,7 @@ def test_digits_are_a_list_even_where_a_file_is_named_so(file):
         ("zero.txt", "zero.txt, line 3: 0 is not a document length; write whole numbers from 1 to 2147483647"),
         ("negative.txt", "negative.txt, line 1: -7 is not a document length"),
         ("empty.txt", "empty.txt holds no lengths; write whole numbers"),
-        (".", r"\. cannot be read: it is a folder"),
+        (".", r"\. cannot be read: Is a directory"),
     ],
 )
 def test_documents_that_are_refused(text, said, file):

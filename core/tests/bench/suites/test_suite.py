@@ -194,7 +194,7 @@ def test_a_distribution_contributes_a_suite(fakes):
 
 def test_a_suite_of_a_package_that_is_not_there_is_refused(fakes):
     contribute(fakes, "giver", "giver_package")
-    shutil.move(fakes.folders[0] / "giver_package", fakes.root / "giver_package")
+    shutil.move(fakes.folders[0] / "giver_package", fakes.root / "elsewhere")
     assert "suite 'mine' of giver_package cannot be read" in fakes.refuses("run", "mine", "--dry-run")
 
 

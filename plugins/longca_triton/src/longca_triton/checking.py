@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,7 +21,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longca.import_path import safe_python
 from longca.kernels.base import Kernel, torch_device, torch_dtype
 from longca.manifests import Device, Problem
 from longca.masks import Mask
@@ -76,7 +76,7 @@ def run_interpreted(path: Path) -> subprocess.CompletedProcess[str]:
     """Runs a file of tests by pytest, with Triton's kernels interpreted. Returns its exit status and its output."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     return subprocess.run(
-        safe_python("-m", "pytest", "-q", "-p", "no:cacheprovider", str(path)),
+        [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", str(path)],
         env={**environment, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
         cwd=path.parent,
         stdout=subprocess.PIPE,
