@@ -161,8 +161,8 @@ def test_options(arguments, said):
     ("name", "content", "said"),
     [
         ("l.txt", DIGITS, "line 1: '9999999999999999999999999999999999999999' is not a document length"),
-        ("l.txt", sparse(limits.MAX_LIST_BYTES + 1), "at most 67108864 are read"),
-        ("l.csv", sparse(limits.MAX_HISTOGRAM_BYTES + 1), "at most 16777216 are read"),
+        ("l.txt", sparse(limits.MAX_LIST_BYTES + 1), "has more than 67108864 bytes"),
+        ("l.csv", sparse(limits.MAX_HISTOGRAM_BYTES + 1), "has more than 16777216 bytes"),
         ("l.csv", "a," * 100_000, "line 1: no column lower, upper, weight"),
         ("l.csv", f"lower,upper,weight\n1,{DIGITS},1\n", "line 2: upper is not finite"),
         ("l.json", "[" * 100_000, "is not JSON: maximum recursion depth"),
