@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -79,7 +79,7 @@ def show_layout(
 
     nccl = backend == "nccl"
     if placement == ALL:
-        _show_placements(arrange_all(registry, strategy, problem, sizes, nccl=nccl), pattern, out, as_json)
+        _show_placements(arrange_all(registry, strategy, problem, sizes, nccl=nccl), out, as_json)
     else:
         _show(arrange(registry, strategy, problem, sizes, placement, nccl=nccl), out, as_json)
 
@@ -117,34 +117,32 @@ def _show(made: Arrangement, out: Path | None, as_json: bool) -> None:
     from longca_bench.reports.layout_tables import arrangement_json, arrangement_tables
 
     if out is not None:
-        from longca_bench.reports.layout_picture import draw_layout, write_picture
+        from longca_bench.reports.layout_picture import draw_layout
+        from longca_bench.reports.mask_picture import write_figure
 
-        write_picture(draw_layout(made), out)
-    if as_json:
-        print_json(arrangement_json(made))
-    else:
-        _say(out, () if out else arrangement_tables(made))
+        write_figure(draw_layout(made), out)
+    _say(out, arrangement_json(made) if as_json else None, () if out else arrangement_tables(made))
 
 
-def _show_placements(found: dict[str, Arrangement | str], pattern: str, out: Path | None, as_json: bool) -> None:
+def _show_placements(found: dict[str, Arrangement | str], out: Path | None, as_json: bool) -> None:
     from longca_bench.reports.layout_tables import arrangement_json, placement_table
 
     if out is not None:
-        from longca_bench.reports.layout_picture import write_picture
-        from longca_bench.reports.layout_placements import draw_placements
+        from longca_bench.reports.layout_picture import draw_placements
+        from longca_bench.reports.mask_picture import write_figure
 
-        rows = {pattern: {name: None if isinstance(made, str) else made for name, made in found.items()}}
-        write_picture(draw_placements(rows), out)
-    if as_json:
-        print_json({name: made if isinstance(made, str) else arrangement_json(made) for name, made in found.items()})
-    else:
-        _say(out, () if out else [placement_table(found)])
+        write_figure(draw_placements(found), out)
+    data = {name: made if isinstance(made, str) else arrangement_json(made) for name, made in found.items()}
+    _say(out, data if as_json else None, () if out else [placement_table(found)])
 
 
-def _say(out: Path | None, tables: Sequence[Table]) -> None:
+def _say(out: Path | None, data: dict[str, Any] | None, tables: Sequence[Table]) -> None:
     from longca_bench.reports.terminal import print_tables
     from longca_bench.reports.text import console, safe
 
+    if data is not None:
+        print_json(data)
+        return
     if out is not None:
         console().print(f"wrote {safe(out)}", soft_wrap=True)
     print_tables(console(), tables)

@@ -1,67 +1,265 @@
-"""The picture of a strategy: the tokens and pairs of each rank, the transfers between calls, and a timeline.
-
-`layout_scene.py` has the contents of the picture.
-"""
+"""Pictures of strategies: the tokens and pairs of each rank in each call, a timeline, and placements side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from numpy.typing import NDArray
+
 from longca.errors import RequestError
-from longca_bench.reports.layout_arrangement import Arrangement
-from longca_bench.reports.layout_drawing import (
-    FONT,
-    MUTED,
-    Ink,
-    Sheet,
-    draw_grid,
-    draw_matrix,
-    draw_strip,
-    draw_timeline,
-)
-from longca_bench.reports.layout_ranks import Arrow, draw_ranks
-from longca_bench.reports.layout_scene import Panel, Scene, heads_words
-from longca_bench.reports.layout_sizes import BETWEEN, STRIP, THIN, Sizes
-from longca_bench.reports.mask_picture import checked_path, save_figure
+from longca.manifests.steps import Ranges, Step
+from longca_bench.reports.layout_arrangement import Arrangement, Transfer
+from longca_bench.reports.mask_raster import rasterize
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
+    from matplotlib.figure import SubFigure
 
-__all__ = ["MOST_RANKS", "check_ranks", "draw_layout", "write_picture"]
+__all__ = ["Bar", "Scene", "draw_layout", "draw_placements"]
 
-#: The most ranks and the most calls of a picture.
-MOST_RANKS, MOST_CALLS = 16, 8
-#: The strength of the colour of earlier calls, for dark and for light colours.
-_EARLIER = (0.3, 0.42)
+#: The most cells a side of a mask, and the most ranks and calls of a picture.
+CELLS, MOST_RANKS, MOST_CALLS = 512, 16, 8
+#: The dark and the light end of each hue.
+_HUES = (
+    ("#2f6db3", "#8fbbe8"), ("#d9652b", "#f5b48d"), ("#2e8b63", "#8dd0b0"), ("#8e4aa8", "#cda3dd"),
+    ("#b03a5b", "#e5a3b5"), ("#6b7f1e", "#c3d17f"), ("#1f8a99", "#8fd3dc"), ("#7a5a3c", "#cdb49c"),
+)  # fmt: skip
+_WHITE, _GREY, _FRAME, _MUTED = np.ones(3), np.array(to_rgb("#e4e7ec")), "#7a828c", "#5b636e"
+#: The strength of the colour of earlier calls, the longest and the shortest transfer of a timeline over the longest
+#: call, and how many times smaller than the largest of its axis a transfer is that is not drawn.
+_EARLIER, _LONGEST, _SHORTEST, _SMALL = 0.35, 0.6, 0.12, 4
+_FONT, _SMALL_FONT = 8.0, 6.5
 
-#: Inches: margins, the top of masks, gaps between columns, a lane of the timeline, its labels, and a grid's width.
-_MARGIN, _TOP, _GAP, _LANE, _LABELS, _GRID = 0.08, 1.02, 0.2, 0.235, 0.66, 0.62
-_BOLD: dict[str, Any] = {"fontsize": FONT + 0.5, "fontweight": "bold"}
-#: The columns of a picture beside its calls.
-_HELD, _EXCHANGED, _KEYS, _OUT, _AFTER = "q, k, v held", "exchanged", "held", "out", "at the end"
+Colours = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 
-def write_picture(figure: Figure, path: str | Path) -> Path:
-    """Writes a picture.
+@dataclass(frozen=True)
+class Bar:
+    """A stretch of time on rank 0.
+
+    Attributes:
+        lane: The line in which it is drawn: `computes`, or an axis along which something moves.
+        label: Its name.
+        start: Its beginning.
+        stop: Its end.
+    """
+
+    lane: str
+    label: str
+    start: float
+    stop: float
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """An arrangement as its picture has it: cells of tokens, colours of ranks, and a timeline.
+
+    Attributes:
+        made: The arrangement.
+    """
+
+    made: Arrangement
+
+    @cached_property
+    def tokens(self) -> int:
+        """Tokens a cell."""
+        return -(-self.made.layout.num_tokens // CELLS)
+
+    def cells(self, ranges: Ranges) -> Bools:
+        """The cells whose middle token lies in ranges of tokens: [cells]."""
+        count = -(-self.made.layout.num_tokens // self.tokens)
+        middles = np.minimum(np.arange(count) * self.tokens + self.tokens // 2, self.made.layout.num_tokens - 1)
+        held = np.zeros(count, np.bool_)
+        for start, stop in ranges:
+            held |= (middles >= start) & (middles < stop)
+        return held
+
+    @cached_property
+    def visible(self) -> Bools:
+        """The cells with a visible pair, in the first head: [queries, keys]."""
+        return rasterize(self.made.problem.concrete_mask, CELLS).shown > 0
+
+    def colour(self, rank: int) -> Colours:
+        """A rank's colour: a hue for each innermost group of ranks, and a shade for each member."""
+        sizes, ranks = list(self.made.axis_sizes.values()), self.made.world_size
+        group = sizes[-1] if len(sizes) > 1 else 1
+        place, number = divmod(rank, group)
+        shades = -(-ranks // group // len(_HUES)) * group
+        share = (place // len(_HUES) * group + number) / (shades - 1) if shades > 1 else 0.0
+        dark, light = (np.array(to_rgb(end)) for end in _HUES[place % len(_HUES)])
+        return np.asarray(dark + (light - dark) * share)
+
+    def strip(self, ranges: Mapping[int, Ranges]) -> Colours:
+        """Cells in the colour of the rank that has them: [cells, 3]."""
+        line = np.ones((len(self.visible), 3))
+        for rank, some in ranges.items():
+            line[self.cells(some)] = self.colour(rank)
+        return line
+
+    @property
+    def shards(self) -> dict[int, Ranges]:
+        """The tokens of each rank."""
+        return dict(enumerate(self.made.layout.shards))
+
+    def picture(self, steps: Iterable[tuple[int, Step, float]]) -> Colours:
+        """The mask with the cells of steps in the colours of their ranks, each with a strength: [queries, keys, 3]."""
+        painted = np.where(self.visible[..., None], _GREY, _WHITE)
+        for rank, step, strength in steps:
+            colour = strength * self.colour(rank) + (1 - strength) * _WHITE
+            painted[self.pairs(step)] = colour
+        return painted
+
+    def pairs(self, step: Step) -> Bools:
+        """The visible cells of a step."""
+        return self.visible & np.outer(self.cells(step.q_ranges), self.cells(step.k_ranges))
+
+    def panels(self, call: int) -> dict[tuple[int, int], dict[int, Step]]:
+        """The steps of a call by their query heads and ranks."""
+        found: dict[tuple[int, int], dict[int, Step]] = {}
+        for rank in range(self.made.world_size):
+            if (step := self.made.step(rank, call)) is not None:
+                found.setdefault(step.heads_q, {})[rank] = step
+        return dict(sorted(found.items()))
+
+    def by_heads(self) -> Colours:
+        """The colour of the rank that computes each cell of each head first: [cells, heads, 3]."""
+        grid = np.ones((len(self.visible), self.made.problem.heads_q, 3))
+        for rank, steps in enumerate(self.made.layout.steps):
+            for step in steps[:1]:
+                grid[self.cells(step.q_ranges), slice(*step.heads_q)] = self.colour(rank)
+        return grid
+
+    @cached_property
+    def transfers(self) -> list[Transfer]:
+        """The transfers that are large enough to be drawn."""
+        most: dict[str, int] = {}
+        for each in self.made.transfers:
+            most[each.move.axis] = max(most.get(each.move.axis, 0), each.move.sent)
+        return [each for each in self.made.transfers if each.move.sent * _SMALL > most[each.move.axis]]
+
+    def moves(self, call: int) -> list[str]:
+        """The transfers before a call and beside it, in words."""
+        found = []
+        for each in self.transfers:
+            if each.call == call:
+                move = each.move
+                when = "beside" if each.beside else "after" if call == len(self.made.calls) else "before"
+                found.append(
+                    f"{when} it: {move.carries or 'tensors'} by {move.kind.replace('_', '-')} along {move.axis}"
+                )
+        return list(dict.fromkeys(found))
+
+    def bars(self) -> list[Bar]:
+        """The timeline of rank 0: lengths of calls by visible pairs, and lengths of transfers by bytes."""
+        areas = [self._area(call) for call in range(len(self.made.calls))]
+        longest, sent = max(areas, default=0.0) or 1.0, max((each.move.sent for each in self.transfers), default=1)
+        bars: list[Bar] = []
+        ends: dict[int, float] = {}  # the end of the transfers that a phase waits for, by phase
+        now, call = 0.0, 0
+        for number, phase in enumerate(self.made.phases):
+            start, free = now, dict[str, float]()
+            for move in (each.move for each in self.transfers if each.phase == number):
+                begin = free.get(move.axis, start)
+                stop = begin + longest * max(_SHORTEST, _LONGEST * move.sent / sent)
+                bars.append(Bar(move.axis, move.carries or move.kind.replace("_", "-"), begin, stop))
+                free[move.axis] = stop
+                ends[number + move.spread - 1] = max(ends.get(number + move.spread - 1, 0.0), stop)
+            if phase.step is not None:
+                beside = phase.beside[0] if isinstance(phase.beside, tuple) else phase.beside
+                begin = start if beside else max([start, *free.values()])
+                bars.append(Bar("computes", self.words(call), begin, begin + areas[call]))
+                now, call = begin + areas[call], call + 1
+            now = max(now, ends.get(number, 0.0))
+        return bars
+
+    def _area(self, call: int) -> float:
+        step = self.made.step(0, call)
+        return 0.0 if step is None else float(self.pairs(step).sum()) * (step.heads_q[1] - step.heads_q[0])
+
+    def words(self, call: int) -> str:
+        """The name of a call: its step, or its number for chunks of heads."""
+        return f"step {self.made.calls[call].step}" if len(self.made.layout.steps[0]) > 1 else f"call {call}"
+
+
+def draw_layout(made: Arrangement) -> Figure:
+    """The picture of an arrangement: the tokens and pairs of each rank, call by call, and a timeline.
+
+    Raises:
+        RequestError: It has more ranks than a picture has room for.
+    """
+    _check_ranks(made.world_size)
+    scene = Scene(made)
+    count = len(made.calls)
+    calls = list(range(count)) if count <= MOST_CALLS else [*range(MOST_CALLS - 1), count - 1]
+    grids = {"q, k, v held": scene.strip(scene.shards)[:, None].repeat(made.problem.heads_q, 1)}
+    grids |= {"exchanged": scene.by_heads()}
+    before = list(grids) if made.splits_heads else []
+    across, down = _shape(len(scene.panels(0)))
+    widths = [*([0.9] * len(before)), *([1.75 * across] * len(calls))]
+    lanes = list(dict.fromkeys(("computes", *(bar.lane for bar in scene.bars()))))
+    heights = [1.75 * down + 0.75, 0.3 * len(lanes) + 0.75]
+    figure = Figure(figsize=(max(sum(widths), 5.5), sum(heights) + 0.8), dpi=200, layout="constrained")
+    parts: Any = figure.subfigures(2, 1, height_ratios=heights)
+    top, bottom = parts
+    columns = np.ravel(top.subfigures(1, len(widths), width_ratios=widths))
+    for column, name in zip(columns, before, strict=False):
+        _draw_grid(column, name, grids[name])
+    moves = [scene.moves(call) + (scene.moves(count) if call + 1 == count else []) for call in calls]
+    most = max(map(len, moves), default=0)
+    for column, call, words in zip(columns[len(before) :], calls, moves, strict=True):
+        _draw_call(column, scene, call, (down, across))
+        below = "\n".join([*words, *[" "] * (most - len(words))])  # as many lines below each call
+        column.supxlabel(below, fontsize=_SMALL_FONT - 0.5, parse_math=False)
+    _draw_timeline(bottom, scene, lanes)
+    wide = round(figure.get_figwidth() * 15)
+    title = [part for line in _title(scene) for part in textwrap.wrap(line, wide)]
+    figure.suptitle("\n".join(title), fontsize=_FONT, x=0.01, ha="left", parse_math=False)
+    return figure
+
+
+def draw_placements(found: Mapping[str, Arrangement | str]) -> Figure:
+    """A picture for each placement: the queries of each rank, and the share of the mask of each rank.
 
     Args:
-        figure: The picture.
-        path: The file, as .png, .svg or .pdf.
+        found: The arrangement by each placement. A text stands for a placement without a layout.
 
     Raises:
-        RequestError: The file's name ends in something else, or it cannot be written.
+        RequestError: There are more ranks than a picture has room for.
     """
-    return save_figure(figure, checked_path(path))
+    _check_ranks(max((made.world_size for made in found.values() if isinstance(made, Arrangement)), default=0))
+    figure = Figure(figsize=(1.8 * len(found) + 0.3, 2.9), dpi=200, layout="constrained")
+    masks, shares = figure.subplots(2, len(found), squeeze=False, gridspec_kw={"height_ratios": [3, 1]})
+    for (name, made), mask, share in zip(found.items(), masks, shares, strict=True):
+        mask.set_title(name, fontsize=_FONT, parse_math=False)
+        if isinstance(made, str):
+            for axes in (mask, share):
+                axes.set_axis_off()
+            mask.text(0.5, 0.5, "not for this mask", ha="center", color=_FRAME, fontsize=_FONT)
+            continue
+        scene = Scene(made)
+        painted = np.where(scene.visible[..., None], scene.strip(scene.shards)[:, None], _WHITE)
+        _show(mask, painted, scene.strip(scene.shards))
+        mean = sum(made.pairs) / len(made.pairs) or 1.0
+        ranks = range(made.world_size)
+        share.bar(ranks, [pairs / mean for pairs in made.pairs], color=[tuple(scene.colour(rank)) for rank in ranks])
+        share.axhline(1, color="black", linewidth=0.7, linestyle=(0, (3, 2)))
+        share.set(ylim=(0, max(2.0, made.imbalance)), xticks=[], yticks=[])
+        share.set_xlabel(f"busiest rank: {made.imbalance:.2f} of the mean", fontsize=_SMALL_FONT)
+        share.spines[["top", "right", "left"]].set_visible(False)
+    return figure
 
 
-def check_ranks(ranks: int) -> None:
-    """Refuses more ranks than a picture has room for.
-
-    Raises:
-        RequestError: There are more.
-    """
+def _check_ranks(ranks: int) -> None:
+    """Refuses more ranks than a picture has room for."""
     if ranks > MOST_RANKS:
         raise RequestError(
             f"a picture has room for {MOST_RANKS} ranks, and this mesh has {ranks}. Leave out --out for the numbers of "
@@ -69,166 +267,102 @@ def check_ranks(ranks: int) -> None:
         )
 
 
-def draw_layout(arrangement: Arrangement) -> Figure:
-    """The picture of an arrangement.
-
-    Raises:
-        RequestError: It has more ranks than a picture has room for.
-    """
-    check_ranks(arrangement.world_size)
-    scene = Scene(arrangement)
-    sizes, columns = Sizes.of(scene), _columns(scene)
-    widths = [_width(kind, sizes) for kind in columns]
-    slots = [max(width + STRIP + 0.05, sizes.line) + _GAP for width in widths]
-    lanes = scene.lanes
-    below = _TOP + sizes.area + 0.08
-    time = below + sizes.ranks + 0.14
-    left = _MARGIN + 0.14
-    sheet = Sheet(left + sum(slots) + _MARGIN, time + _LANE * len(lanes) + 0.3)
-    _draw_title(sheet, scene, left)
-    for kind, width, slot in zip(columns, widths, slots, strict=True):
-        _draw_column(sheet, scene, kind, left + slot / 2, width, sizes)
-        if kind in (_EXCHANGED, _OUT):
-            sheet.arrow(left - 0.1, left + 0.12, _TOP + sizes.area / 2)
-        left += slot
-    _draw_time(sheet, scene, lanes, time)
-    return sheet.figure
+def _shape(panels: int) -> tuple[int, int]:
+    """Masks side by side in a column, and below one another."""
+    across = 1 if panels < 3 else 2 if panels <= 8 else 4
+    return across, -(-panels // across)
 
 
-def _columns(scene: Scene) -> list[str | int]:
-    """The columns from left to right: tokens held, tokens exchanged, the calls, and the result."""
-    count = len(scene.arrangement.calls)
-    calls = list(range(count)) if count <= MOST_CALLS else [*range(MOST_CALLS - 1), count - 1]
-    if scene.arrangement.splits_heads:
-        return [_HELD, _EXCHANGED, *calls, _OUT]
-    before = [_KEYS] if scene.arrows(0, beside=False) else []
-    return [*before, *calls, *([_AFTER] if scene.arrows(count, beside=False) else [])]
-
-
-def _width(kind: str | int, sizes: Sizes) -> float:
-    return sizes.column if kind == _KEYS or isinstance(kind, int) else _GRID
-
-
-def _draw_column(sheet: Sheet, scene: Scene, kind: str | int, middle: float, width: float, sizes: Sizes) -> None:
-    """A column, and the ranks and their transfers below it."""
-    place = middle - width / 2, _TOP
-    if isinstance(kind, int):
-        _draw_call(sheet, scene, kind, place, sizes)
-    elif kind == _KEYS:
-        _draw_keys(sheet, scene, place, sizes)
-    elif kind == _AFTER:
-        sheet.text(middle, _TOP - sizes.heading, kind, **_BOLD)
-    else:
-        _draw_held(sheet, scene, kind, place, sizes)
-    arrows = _below(scene, kind)
-    if arrows or isinstance(kind, int):
-        axes = sheet.axes(middle - sizes.line / 2, _TOP + sizes.area + 0.08, sizes.line, sizes.ranks)
-        chips = scene.chips(kind) if isinstance(kind, int) else {}
-        draw_ranks(axes, sizes.seats, [scene.colour(rank) for rank in scene.ranks], chips, arrows)
-
-
-def _below(scene: Scene, kind: str | int) -> list[Arrow]:
-    if isinstance(kind, int):
-        return [*(scene.arrows(kind, beside=False) if kind else []), *scene.arrows(kind, beside=True)]
-    if kind in (_OUT, _AFTER):
-        return scene.arrows(len(scene.arrangement.calls), beside=False)
-    return scene.arrows(0, beside=False) if kind in (_HELD, _KEYS) else []
-
-
-def _draw_title(sheet: Sheet, scene: Scene, left: float) -> None:
-    made = scene.arrangement
-    problem, sizes = made.problem, made.axis_sizes
-    mesh = " × ".join(f"{axis} {size}" for axis, size in sizes.items())
-    ranks = f"{made.world_size} ranks" + (f" ({mesh})" if len(sizes) > 1 else "")
-    heads = f"{problem.heads_q}" if problem.heads_q == problem.heads_kv else f"{problem.heads_q}:{problem.heads_kv}"
-    sheet.text(left, 0.17, made.title, fontsize=FONT + 3.5, ha="left", fontweight="bold")
-    about = f"{ranks}, {heads} heads, {problem.concrete_mask.label}, {made.placement} placement, {problem.direction}"
-    small: dict[str, Any] = {"color": MUTED, "ha": "left", "fontsize": FONT - 0.5}
-    sheet.text(left, 0.37, about, **small)
-    sheet.text(left, 0.52, _left_out(scene), **small)
-
-
-def _left_out(scene: Scene) -> str:
-    """The parts that a picture simplifies or leaves out, in words."""
-    said = []
-    if (tokens := scene.cells.tokens) > 1:
-        said.append(f"cells are blocks of {tokens} tokens in the colour of the middle token's rank")
-    if scene.arrangement.problem.concrete_mask.heads > 1:
-        said.append("the mask is that of the first head")
-    if (calls := len(scene.arrangement.calls)) > MOST_CALLS:
-        said.append(f"{MOST_CALLS} of {calls} calls are drawn")
-    if scene.arrangement.schedule is None:
-        said.append("the strategy states no schedule, so no transfers are drawn")
-    return ". ".join(text[0].upper() + text[1:] for text in said)
-
-
-def _draw_call(sheet: Sheet, scene: Scene, call: int, place: tuple[float, float], sizes: Sizes) -> None:
-    """The masks of one call: each rank's part in its colour, and earlier parts paler."""
-    left, top = place
-    words = f"step {scene.arrangement.calls[call].step}" if scene.is_step else f"call {call}"
-    sheet.text(left + sizes.column / 2, top - sizes.heading, words, **_BOLD)
-    for index, panel in enumerate(scene.panels(call)):
-        x = left + index % sizes.across * (sizes.side + BETWEEN)
-        y = top + index // sizes.across * (sizes.side + BETWEEN)
-        _draw_panel(sheet, scene, panel, (x, y), sizes.side)
-        sheet.text(x + sizes.side / 2, y - 0.1 - sizes.strips, heads_words(panel.heads), fontsize=FONT - 1, color=MUTED)
-    if call == 0 and _KEYS not in _columns(scene):
-        _draw_axes_words(sheet, (left, top), sizes.side)
-
-
-def _draw_panel(sheet: Sheet, scene: Scene, panel: Panel, place: tuple[float, float], side: float) -> None:
-    x, y = place
-    group = list(scene.arrangement.axis_sizes.values())[-1] if len(scene.arrangement.axis_sizes) > 1 else 1
-    inks = [
-        Ink(scene.pairs(step), scene.colour(rank), _EARLIER[rank % group > 0])
-        for rank, steps in panel.earlier.items()
-        for step in steps
+def _title(scene: Scene) -> list[str]:
+    """The title, and the parts that a picture simplifies or leaves out."""
+    made, problem = scene.made, scene.made.problem
+    mesh = " × ".join(f"{axis} {size}" for axis, size in made.axis_sizes.items())
+    ranks = f"{made.world_size} ranks" + (f" ({mesh})" if len(made.axis_sizes) > 1 else "")
+    heads = f"{problem.heads_q}:{problem.num_heads_kv}"
+    lines = [
+        f"{made.title}: {ranks}, {heads} heads, {problem.concrete_mask.label}, {made.placement} placement, "
+        f"{problem.direction}"
     ]
-    inks += [Ink(scene.pairs(step), scene.colour(rank)) for rank, step in panel.steps.items()]
-    draw_matrix(sheet.axes(x, y, side, side), scene.visible, inks)
-    lines = scene.key_lines(panel)
-    high = STRIP if len(lines) == 1 else STRIP * THIN
-    for number, line in enumerate(reversed(lines)):
-        draw_strip(sheet.axes(x, y - 0.02 - high * (number + 1), side, high), line)
-    queries = scene.line({rank: step.q_ranges for rank, step in panel.steps.items()})
-    draw_strip(sheet.axes(x - 0.02 - STRIP, y, STRIP, side), queries, down=True)
+    if scene.tokens > 1:
+        lines.append(f"Cells are blocks of {scene.tokens} tokens in the colour of the middle token's rank.")
+    if problem.concrete_mask.heads > 1:
+        lines.append("The mask is that of the first head.")
+    if len(made.calls) > MOST_CALLS:
+        lines.append(f"{MOST_CALLS} of {len(made.calls)} calls are drawn.")
+    if made.schedule is None:
+        lines.append("The strategy states no schedule, so no transfers are drawn.")
+    return lines
 
 
-def _draw_axes_words(sheet: Sheet, place: tuple[float, float], side: float) -> None:
-    """The directions of queries and keys in a mask."""
-    x, y = place
-    small = {"fontsize": FONT - 1.5, "color": MUTED}
-    sheet.text(x - STRIP - 0.1, y + side / 2, "← queries", rotation=90, **small)
-    sheet.text(x + side * 0.97, y + 0.1, "keys →", **small | {"ha": "right"})
+def _draw_grid(column: SubFigure, name: str, grid: Colours) -> None:
+    """Tokens down and heads across, each in the colour of the rank that has it."""
+    axes = column.subplots()
+    axes.imshow(grid, extent=(0, grid.shape[1], len(grid), 0), interpolation="nearest", aspect="auto")
+    axes.vlines(range(1, grid.shape[1]), 0, len(grid), color="white", linewidth=min(0.8, 6.4 / grid.shape[1]))
+    axes.set(xticks=[], yticks=[])
+    axes.set_xlabel("heads →", fontsize=_SMALL_FONT, color=_FRAME)
+    axes.set_ylabel("← tokens", fontsize=_SMALL_FONT, color=_FRAME)
+    column.suptitle(name, fontsize=_FONT, fontweight="bold")
 
 
-def _draw_keys(sheet: Sheet, scene: Scene, place: tuple[float, float], sizes: Sizes) -> None:
-    """Before any transfer: each rank's own queries and keys."""
-    x, y = place
-    draw_matrix(sheet.axes(x, y, sizes.side, sizes.side), scene.visible, [])
-    draw_strip(sheet.axes(x, y - 0.02 - STRIP, sizes.side, STRIP), scene.owners)
-    draw_strip(sheet.axes(x - 0.02 - STRIP, y, STRIP, sizes.side), scene.owners, down=True)
-    sheet.text(x + sizes.side / 2, y - sizes.heading, _KEYS, **_BOLD)
-    _draw_axes_words(sheet, place, sizes.side)
+def _draw_call(column: SubFigure, scene: Scene, call: int, shape: tuple[int, int]) -> None:
+    """The masks of one call: each rank's part in its colour, and its earlier parts paler."""
+    panels = column.subplots(*shape, squeeze=False)
+    for axes in panels.flat:
+        axes.set_axis_off()
+    for axes, (heads, steps) in zip(panels.flat, scene.panels(call).items(), strict=False):
+        earlier = [
+            (rank, step, _EARLIER)
+            for rank in steps
+            for before in range(call)
+            if (step := scene.made.step(rank, before)) is not None and step.heads_q == heads
+        ]
+        painted = scene.picture([*earlier, *((rank, step, 1.0) for rank, step in steps.items())])
+        axes.set_axis_on()
+        keys = {rank: step.k_ranges for rank, step in steps.items()}
+        several = sum(stop - start for some in keys.values() for start, stop in some) > scene.made.layout.num_tokens
+        above = [scene.strip({rank: some}) for rank, some in keys.items()] if several else [scene.strip(keys)]
+        _show(axes, painted, scene.strip({rank: step.q_ranges for rank, step in steps.items()}), above)
+        words = f"head {heads[0]}" if heads[1] == heads[0] + 1 else f"heads {heads[0]}–{heads[1] - 1}"
+        axes.set_title(words, fontsize=_SMALL_FONT, color=_FRAME, pad=2)
+    column.suptitle(scene.words(call), fontsize=_FONT, fontweight="bold")
 
 
-def _draw_held(sheet: Sheet, scene: Scene, kind: str, place: tuple[float, float], sizes: Sizes) -> None:
-    """Tokens by heads, in the colour of the rank that has them."""
-    (x, y), height = place, sizes.area
-    heads = scene.arrangement.problem.heads_q
-    colours = scene.by_heads() if kind == _EXCHANGED else [[colour or "white"] * heads for colour in scene.owners]
-    draw_grid(sheet.axes(x, y, _GRID, height), colours)
-    sheet.text(x + _GRID / 2, y - sizes.heading, kind, **_BOLD)
-    small = {"fontsize": FONT - 1.5, "color": MUTED}
-    sheet.text(x + _GRID / 2, y - 0.1, "heads →", **small)
-    if kind == _HELD:
-        sheet.text(x - 0.1, y + height / 2, "← tokens", rotation=90, **small)
+def _show(axes: Axes, painted: Colours, queries: Colours, keys: Sequence[Colours] = ()) -> None:
+    """A mask with the ranks of its queries at the left, and of its keys above."""
+    rows, columns, _ = painted.shape
+    gap, thick = rows * 0.015, rows * (0.06 if len(keys) < 2 else 0.03)
+    style: dict[str, Any] = {"interpolation": "nearest", "aspect": "auto"}
+    axes.imshow(painted, extent=(0, columns, rows, 0), **style)
+    axes.imshow(queries[:, None], extent=(-gap - thick, -gap, rows, 0), **style)
+    for number, line in enumerate(reversed(keys)):
+        bottom = -gap - number * thick
+        axes.imshow(line[None], extent=(0, columns, bottom, bottom - thick), **style)
+    axes.set(xlim=(-gap - thick, columns), ylim=(rows, -gap - len(keys) * thick), xticks=[], yticks=[])
+    axes.set_box_aspect(1)
+    axes.spines[:].set(color=_FRAME, linewidth=0.5)
 
 
-def _draw_time(sheet: Sheet, scene: Scene, lanes: Sequence[str], top: float) -> None:
-    start = _MARGIN + _LABELS
-    axes = sheet.axes(start, top, sheet.width - start - 2 * _MARGIN, _LANE * len(lanes) + 0.06)
-    draw_timeline(axes, lanes, scene.bars())
-    words = "time on rank 0, not to scale" + ("; k and v in the colour of their owner" if scene.chips(0) else "")
-    place = sheet.width - 2 * _MARGIN, top + _LANE * len(lanes) + 0.18
-    sheet.text(*place, words, ha="right", fontsize=FONT - 1.5, color=MUTED)
+def _draw_timeline(bottom: SubFigure, scene: Scene, lanes: Sequence[str]) -> None:
+    """Bars in lanes, and the colours of ranks. A bar without room for its label has none."""
+    axes = bottom.subplots()
+    bars = scene.bars()
+    end = max((bar.stop for bar in bars), default=0.0) or 1.0
+    for bar in bars:
+        colour = scene.colour(0) if bar.lane == "computes" else to_rgb(_MUTED)
+        lane, length = lanes.index(bar.lane), bar.stop - bar.start
+        axes.barh(lane, length, 0.75, bar.start, color=tuple(colour), edgecolor="white", linewidth=0.8)
+        if len(bar.label) <= 90 * length / end:
+            middle = (bar.start + bar.stop) / 2
+            axes.text(
+                middle, lane, bar.label, color="white", fontsize=_SMALL_FONT, ha="center", va="center", parse_math=False
+            )
+    axes.set(ylim=(len(lanes) - 0.4, -0.6), xlim=(0, end * 1.01), xticks=[])
+    axes.set_yticks(range(len(lanes)), lanes, fontsize=_FONT - 1)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.set_xlabel("time on rank 0, not to scale →", fontsize=_SMALL_FONT, color=_FRAME, loc="right")
+    ranks = range(scene.made.world_size)
+    handles = [Patch(color=tuple(scene.colour(rank)), label=f"rank {rank}") for rank in ranks]
+    bottom.legend(
+        handles=handles, loc="outside lower center", ncols=min(8, len(handles)), fontsize=_SMALL_FONT, frameon=False
+    )

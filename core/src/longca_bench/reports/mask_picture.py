@@ -6,23 +6,32 @@ The first picture loads matplotlib. Its global state stays untouched.
 from __future__ import annotations
 
 import textwrap
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from longca.errors import MaskError, RequestError
-from longca.masks import PATTERNS, Mask, sample
-from longca_bench.reports.mask_axes import FULL, HIDDEN, PARTIAL, draw_on_axes
-from longca_bench.reports.mask_raster import Raster
-from longca_bench.reports.mask_text import caption, mask_title, percent
+from longca.masks import Mask
+from longca_bench.reports.mask_raster import Raster, picture_block, rasterize
+from longca_bench.reports.mask_text import caption, mask_title, token_count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["SUFFIXES", "check_block", "draw_contact_sheet", "draw_mask"]
+__all__ = ["FULL", "HIDDEN", "PARTIAL", "check_block", "draw_mask", "paint", "write_figure"]
 
-SUFFIXES = (".png", ".svg", ".pdf")
+#: A fully visible block, the visible and the hidden pairs of a partly visible one, and the lines of documents.
+FULL, PARTIAL, HIDDEN, RULE = "#1f3a5f", "#5b8db8", "#dfe7ee", "#c8553d"
+_PAPER, _FRAME = "#ffffff", "#8a8f98"
 
+#: The most cells with a grid between tokens, and the most documents that all get outlines.
+_MOST_GRID_CELLS, _MOST_DOCUMENTS = 32, 24
+#: The least ink of a cell with a visible pair, so that a thin band does not fade away.
+_LEAST_INK = 0.3
 #: The length, in inches, of a picture's longer side, and the most heads drawn side by side.
 SIDE, MOST_HEADS = 3.0, 4
 #: A mask far from square is drawn at most this much longer than wide.
@@ -30,18 +39,6 @@ _MOST_STRETCH = 4
 #: Inches: beside a head, for title and legend, for a line of the caption.
 _BESIDE, _AROUND, _LINE = 0.7, 1.15, 0.14
 _FONT = 7.0
-
-#: The contact sheet's factors. Few documents and blocks show the structure of each pattern.
-SHEET_SEQLEN, SHEET_BLOCK, SHEET_COLUMNS = 8192, 256, 5
-_SHEET_FACTORS: dict[str, Any] = {
-    "documents": (1100, 2300, 700, 2600, 1492),
-    "window": 900,
-    "prefix": 500,
-    "block": 640,
-    "global_tokens": 700,
-    "boundaries": (0, 300, 1150, 1400, 2500, 2900, 3700, 4000, 4900, 5300, 6500, 6700, 7400, 8192),
-    "kept": 0.4,
-}
 
 
 def draw_mask(mask: Mask, path: str | Path, *, block: int | None = None, dpi: float = 200) -> Path:
@@ -61,18 +58,17 @@ def draw_mask(mask: Mask, path: str | Path, *, block: int | None = None, dpi: fl
         MaskError: The mask has no queries or no keys, or the block is smaller than a token.
         RequestError: The file has another suffix, or it cannot be written.
     """
-    target = checked_path(path)
     if not mask.seqlen_q or not mask.seqlen_k:
         raise MaskError(f"there is nothing to draw of a {mask.label}: it has no queries or no keys")
     if block is not None:
         check_block(block)
     figure, panels = _panels(mask, dpi)
     for head, axes in enumerate(panels):
-        raster = draw_on_axes(axes, mask, head, cells=round(SIDE * dpi), block=block, font_size=_FONT)
+        raster = _draw_head(axes, mask, head, cells=round(SIDE * dpi), block=block)
         axes.set_title(f"keys, head {head}" if mask.heads > 1 else "keys", fontsize=_FONT + 0.5, pad=5)
     panels[0].set_ylabel("queries", fontsize=_FONT + 0.5, labelpad=3)
     _add_legend(panels[0], raster, loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=3)
-    return save_figure(figure, target)
+    return write_figure(figure, path)
 
 
 def check_block(block: int) -> None:
@@ -88,38 +84,73 @@ def check_block(block: int) -> None:
         raise MaskError(f"blocks of {block} tokens cannot be drawn; take 1 or more")
 
 
-def draw_contact_sheet(path: str | Path, *, dpi: float = 150) -> Path:
-    """Draws one mask of each registered pattern for the documentation, static patterns first.
+def paint(raster: Raster) -> NDArray[np.uint8]:
+    """A raster's colours: uint8 [rows, columns, 3]."""
+    paper = np.array([_rgb(_PAPER), _rgb(HIDDEN), _rgb(_PAPER)])[raster.state]
+    ink = np.array([_rgb(_PAPER), _rgb(PARTIAL), _rgb(FULL)])[raster.state]
+    share = np.where(raster.shown > 0, _LEAST_INK + (1 - _LEAST_INK) * raster.shown, 0)[..., None]
+    return np.rint(paper * (1 - share) + ink * share).astype(np.uint8)
 
-    Args:
-        path: A .png, .svg or .pdf file.
-        dpi: Dots an inch.
 
-    Raises:
-        RequestError: The file has another suffix, or it cannot be written.
-    """
-    from matplotlib.figure import Figure
+def _draw_head(axes: Axes, mask: Mask, head: int, *, cells: int, block: int | None) -> Raster:
+    """Draws one head of a mask as at most `cells` cells a side. The factors of the mask are marked."""
+    longest = max(mask.seqlen_q, mask.seqlen_k)
+    raster = rasterize(mask, cells, picture_block(longest, block), head)
+    rows, columns = raster.shown.shape
+    axes.imshow(
+        paint(raster),
+        extent=(0, columns * raster.cell, rows * raster.cell, 0),
+        interpolation="nearest" if max(rows, columns) * 2 < cells else "auto",
+        aspect="auto",
+    )
+    axes.set(xlim=(0, mask.seqlen_k), ylim=(mask.seqlen_q, 0))
+    if raster.cell == 1 and longest <= _MOST_GRID_CELLS:
+        grid: dict[str, Any] = {"color": _PAPER, "linewidth": 0.8}
+        axes.vlines(np.arange(1, mask.seqlen_k), 0, mask.seqlen_q, **grid)
+        axes.hlines(np.arange(1, mask.seqlen_q), 0, mask.seqlen_k, **grid)
+    _mark_factors(axes, mask)
+    _set_ticks(axes, mask)
+    return raster
 
-    target = checked_path(path)
-    patterns = sorted(PATTERNS.values(), key=lambda pattern: pattern.per_head)
-    rows = -(-(len(patterns) + 1) // SHEET_COLUMNS)  # one place for the legend
-    figure = Figure(figsize=(2.0 * SHEET_COLUMNS, 2.32 * rows), dpi=dpi)
-    margins = {"left": 0.015, "right": 0.98, "top": 0.955, "bottom": 0.06, "wspace": 0.14, "hspace": 0.38}
-    places = list(figure.subplots(rows, SHEET_COLUMNS, gridspec_kw=margins).flat)
-    for axes, pattern in zip(places, patterns, strict=False):
-        given = {name: value for name, value in _SHEET_FACTORS.items() if name in pattern.factors}
-        mask = sample(pattern.name, SHEET_SEQLEN, **given)
-        raster = draw_on_axes(axes, mask, 0, cells=round(1.7 * dpi), block=SHEET_BLOCK, font_size=_FONT)
-        axes.set(xticks=[], yticks=[], box_aspect=1)
-        axes.set_title(pattern.title, fontsize=_FONT + 2, pad=4, parse_math=False)
-        axes.set_xlabel(_sheet_words(mask), fontsize=_FONT, labelpad=4, parse_math=False)
-    for axes in places[len(patterns) :]:
-        axes.set_axis_off()
-    rest = places[len(patterns)]
-    _add_legend(rest, raster, loc="upper left", borderaxespad=0)
-    note = f"{SHEET_SEQLEN:,} queries (down)\nand keys (across);\ndocuments outlined,\np prefix, g global tokens"
-    rest.text(0, 0.55, note, fontsize=_FONT, va="top", linespacing=1.5)
-    return save_figure(figure, target)
+
+def _mark_factors(axes: Axes, mask: Mask) -> None:
+    """Draws a square around each document, and lines at the end of a prefix or of the global tokens."""
+    from matplotlib.collections import LineCollection
+
+    rule: dict[str, Any] = {"color": RULE, "linewidth": 0.6, "alpha": 0.8}
+    squares = [[(a, a), (b, a), (b, b), (a, b), (a, a)] for a, b in outlined_documents(mask)]
+    axes.add_collection(LineCollection(squares, **rule), autolim=False)
+    for name, letter in (("prefix", "p"), ("global_tokens", "g")):
+        end = mask.factors.get(name, 0)
+        if "documents" not in mask.factors and 0 < end < mask.seqlen_q:
+            axes.axvline(end, linestyle=(0, (3, 2)), **rule)
+            axes.axhline(end, linestyle=(0, (3, 2)), **rule)
+            place: dict[str, Any] = {"textcoords": "offset points", "va": "center", "ha": "left"}
+            axes.annotate(letter, (mask.seqlen_k, end), (3, 0), color=RULE, fontsize=_FONT, **place)
+
+
+def outlined_documents(mask: Mask) -> list[tuple[int, int]]:
+    """The start and stop of each document. Many documents leave out those with less than a fiftieth of all tokens."""
+    lengths = mask.factors.get("documents", ())
+    spans = [(end - length, end) for length, end in zip(lengths, accumulate(lengths), strict=True)]
+    if len(spans) <= _MOST_DOCUMENTS:
+        return spans
+    return [(start, stop) for start, stop in spans if (stop - start) * 50 >= mask.seqlen_q]
+
+
+def _set_ticks(axes: Axes, mask: Mask) -> None:
+    for axis, seqlen in ((axes.xaxis, mask.seqlen_k), (axes.yaxis, mask.seqlen_q)):
+        parts = 4 if seqlen % 4 == 0 and seqlen * 4 >= max(mask.seqlen_q, mask.seqlen_k) else 1
+        ticks = [seqlen * part // parts for part in range(parts + 1)]
+        axis.set_ticks(ticks, [token_count(t) for t in ticks])
+    axes.tick_params(length=2.5, width=0.6, pad=2, labelsize=_FONT, color=_FRAME)
+    axes.xaxis.tick_top()
+    for spine in axes.spines.values():
+        spine.set(color=_FRAME, linewidth=0.6)
+
+
+def _rgb(colour: str) -> tuple[int, ...]:
+    return tuple(bytes.fromhex(colour[1:]))
 
 
 def _panels(mask: Mask, dpi: float) -> tuple[Figure, list[Axes]]:
@@ -141,16 +172,6 @@ def _panels(mask: Mask, dpi: float) -> tuple[Figure, list[Axes]]:
     return figure, panels
 
 
-def _sheet_words(mask: Mask) -> str:
-    """The factors of a small picture, and its density."""
-    told = {
-        name: value for name, value in mask.factors.items() if name in ("window", "prefix", "block", "global_tokens")
-    }
-    words = [f"{name.replace('_tokens', '')} {value:,}" for name, value in told.items()]
-    density = f"{percent(mask.density)} visible"
-    return "\n".join([", ".join(words), density]) if len(words) > 1 else ", ".join([*words, density])
-
-
 def _add_legend(axes: Axes, raster: Raster, loc: Any, **where: Any) -> None:
     """Adds a legend of the shades if the picture has blocks."""
     if raster.block is None:
@@ -163,35 +184,22 @@ def _add_legend(axes: Axes, raster: Raster, loc: Any, **where: Any) -> None:
     axes.legend(handles=handles, frameon=False, fontsize=_FONT, loc=loc, **look, **where)
 
 
-def checked_path(path: str | Path) -> Path:
-    """A path for a picture.
-
-    Raises:
-        RequestError: The file has another suffix.
-    """
-    target = Path(path)
-    if target.suffix.lower() not in SUFFIXES:
-        raise RequestError(f"pictures are drawn as {', '.join(SUFFIXES)}, not as {target.name!r}; rename it")
-    return target
-
-
-def save_figure(figure: Figure, target: Path) -> Path:
+def write_figure(figure: Figure, path: str | Path) -> Path:
     """Writes a figure without a date, so that the same contents give the same file.
 
     Args:
         figure: The figure.
-        target: A file whose suffix `checked_path` accepts.
+        path: A .png, .svg or .pdf file.
 
     Raises:
-        RequestError: The file cannot be written.
+        RequestError: The file has another suffix, or it cannot be written.
     """
-    metadata: dict[str, dict[str, Any]] = {
-        ".png": {},
-        ".svg": {"Date": None},
-        ".pdf": {"CreationDate": None},
-    }
+    target = Path(path)
+    metadata: dict[str, dict[str, Any]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+    if (suffix := target.suffix.lower()) not in metadata:
+        raise RequestError(f"pictures are drawn as {', '.join(metadata)}, not as {target.name!r}; rename it")
     try:
-        figure.savefig(target, metadata=metadata[target.suffix.lower()])
+        figure.savefig(target, metadata=metadata[suffix])
     except OSError as error:
         raise RequestError(f"cannot write {str(target)!r}: {error.strerror}; choose another place") from error
     return target

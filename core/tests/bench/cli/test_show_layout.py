@@ -31,19 +31,7 @@ def test_a_mesh_has_a_size_for_each_axis_in_any_order():
     assert list(parse_mesh("ulysses=2,ring=4", ["ring", "ulysses"]).items()) == [("ring", 4), ("ulysses", 2)]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "ring=2,ulysses=2,ring=2",
-        "ring=2,ulysses=2,x",
-        "4",
-        "ring=4",
-        "ring=2,ulysses=0",
-        "ring=2,ulysses=x",
-        "ring=2,heads=2",
-        "ring=,ulysses=2",
-    ],
-)
+@pytest.mark.parametrize("text", ["ring=2,ulysses=2,ring=2", "4", "ring=4", "ring=2,ulysses=0", "ring=,ulysses=2"])
 def test_other_meshes_are_refused(text):
     with pytest.raises(RequestError, match="give ranks for each of ring, ulysses"):
         parse_mesh(text, ["ring", "ulysses"])
@@ -83,13 +71,11 @@ def test_placements_side_by_side_with_reasons(made):
     ]
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("placement", ["stripes", "all"])
-@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
-def test_pictures(made, placement, suffix):
-    file = made.root / f"{placement}.{suffix}"
-    assert made.says(*ROUND, "--placement", placement, "--out", str(file)).strip() == f"wrote {file}"
-    assert file.stat().st_size > 5000
+def test_pictures(made):
+    for placement, suffix in (("stripes", "svg"), ("all", "png")):
+        file = made.root / f"{placement}.{suffix}"
+        assert made.says(*ROUND, "--placement", placement, "--out", str(file)).strip() == f"wrote {file}"
+        assert file.stat().st_size > 5000
 
 
 @pytest.mark.parametrize(

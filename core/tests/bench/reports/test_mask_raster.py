@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca.masks import PATTERNS, BlockSparseMask, build, sample
+from longca.masks import BlockSparseMask, build, sample
 from longca_bench.reports.mask_raster import count_visible, picture_block, rasterize
 
 from ...masks import predicates
@@ -55,7 +55,7 @@ def test_cells_know_the_state_of_their_block(case, most, block):
     assert not raster.shown[raster.state == 0].any()
 
 
-@pytest.mark.parametrize("pattern", [n for n, p in PATTERNS.items() if not p.per_head])
+@pytest.mark.parametrize("pattern", ["causal_document", "global_sliding_window", "shared_question"])
 def test_a_million_tokens_are_counted_exactly(pattern):
     mask = sample(pattern, LARGE, lengths="prolong512k", seed=2)
     edges = np.r_[np.arange(0, LARGE, 1777), LARGE]
@@ -82,16 +82,13 @@ def test_the_longest_length_does_not_overflow():
     [
         (8, None, None),
         (16, None, 2),
-        (512, None, 64),
         (1024, None, 128),
-        (4096, None, 128),
         (8192, None, 128),
         (8193, None, None),
         (LARGE, None, None),
         (LARGE, 2**15, 2**15),
         (4096, 64, 64),
         (4096, 8, None),
-        (256, 128, None),
         (4096, 1, None),
     ],
 )

@@ -1,17 +1,19 @@
-"""Arrangements and their scenes, on a ring that is written down by hand."""
+"""Arrangements and their pictures, on a ring that is written down by hand."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from longca import masks
+from longca.errors import RequestError
 from longca.manifests import Device, Layout, Problem
 from longca.manifests.schedule import Move, Phase
 from longca.manifests.steps import Step
 from longca_bench.reports.layout_arrangement import Arrangement, Call
-from longca_bench.reports.layout_scene import CELLS, Cells, Scene
+from longca_bench.reports.layout_picture import CELLS, Scene, draw_layout, draw_placements
 from longca_bench.reports.layout_tables import arrangement_json, arrangement_tables
 
 SEQLEN, HALF = 64, 32
@@ -70,15 +72,30 @@ def test_chunks_of_heads_are_calls_of_one_step():
     assert [made.step(0, call).heads_q for call in range(3)] == [(0, 2), (2, 4), (0, 4)]
 
 
-def test_keys_have_the_colour_of_their_first_rank():
+def test_each_rank_paints_its_own_pairs_in_its_own_colour():
     scene = Scene(ring((Phase(0, moves=(HOP,)), Phase(1))))
-    first, second = scene.colour(0), scene.colour(1)
-    assert scene.chips(0) == {0: first, 1: second}
-    assert scene.chips(1) == {0: second, 1: first}
-    assert scene.bars()[0].colour == second
-    (arrow, back) = scene.arrows(0, beside=True)
-    assert (arrow.ranks, back.ranks, arrow.label) == ((0, 1), (1, 0), "k, v along ring")
-    assert scene.arrows(0, beside=False) == []
+    ((heads, steps),) = scene.panels(1).items()
+    assert heads == (0, 4)
+    painted = scene.picture((rank, step, 1.0) for rank, step in steps.items())
+    assert (painted[40, 8] == scene.colour(1)).all(), "the second rank's queries see the first one's keys"
+    assert (painted[8, 40] == 1).all(), "later keys are hidden"
+    assert (scene.strip(scene.shards)[[0, HALF - 1, HALF]] == [scene.colour(rank) for rank in (0, 0, 1)]).all()
+    assert scene.moves(0) == ["beside it: k, v by p2p along ring"]
+    assert scene.moves(1) == []
+
+
+def test_pictures_are_drawn_with_and_without_transfers_and_refuse_many_ranks():
+    made = ring((Phase(0, moves=(HOP,)), Phase(1)))
+    assert len(draw_layout(made).subfigs) == 2
+    assert draw_layout(ring(None)).get_suptitle().endswith("so no transfers are drawn.")
+    shown = [axes.get_title() for axes in draw_placements({"contiguous": made, "zigzag": "too short"}).axes]
+    assert shown == ["contiguous", "zigzag", "", ""]
+    nothing: Any = ((),) * 16
+    layout = replace(
+        made.layout, steps=made.layout.steps + nothing, shards=SHARDS + nothing, axis_sizes=(("ring", 18),)
+    )
+    with pytest.raises(RequestError, match="room for 16 ranks, and this mesh has 18"):
+        draw_layout(replace(made, layout=layout))
 
 
 def test_a_strategy_without_a_schedule_has_its_steps_and_no_transfers():
@@ -101,12 +118,10 @@ def test_transfers_are_summed_by_content():
     assert [each["beside"] for each in arrangement_json(made)["transfers"]] == [2, 0]
 
 
-@pytest.mark.parametrize(
-    ("seqlen", "tokens", "count"), [(64, 1, 64), (CELLS, 1, CELLS), (1000, 2, 500), (1001, 2, 501)]
-)
+@pytest.mark.parametrize(("seqlen", "tokens", "count"), [(CELLS, 1, CELLS), (1000, 2, 500), (1001, 2, 501)])
 def test_long_sequences_are_drawn_in_blocks(seqlen, tokens, count):
-    cells = Cells(seqlen)
-    assert (cells.tokens, cells.count) == (tokens, count)
-    assert cells.of(((0, seqlen),)).all()
+    made = ring(None)
+    scene = Scene(replace(made, layout=replace(made.layout, shards=(((0, seqlen),), ()))))
     middle = seqlen // 2
-    assert (cells.of(((0, middle),)) ^ cells.of(((middle, seqlen),))).all(), "every cell is one rank's"
+    assert (scene.tokens, len(scene.cells(()))) == (tokens, count)
+    assert (scene.cells(((0, middle),)) ^ scene.cells(((middle, seqlen),))).all(), "every cell is one rank's"
