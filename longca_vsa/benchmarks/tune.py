@@ -1,6 +1,6 @@
 """Times configurations of bsa's three kernels on the GPU at hand, each kernel by itself.
 
-    python tune.py --out tuned.json
+    python tune.py --out tuned.csv
     python tune.py --kernel forward --heads 16 16 --block 128 --kept 0.2
     python tune.py --kernel dkdv --variable 128 --seqlen 16384
     python tune.py --kernel dq --config 128,64,4,2,1 --config 128,64,8,2,0
@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 
 import numpy as np
 
@@ -20,8 +19,6 @@ from longca_triton.config import Config
 from longca_triton.tuning import problem_here, tune, tuning_parser
 from longca_vsa.bsa.configs import candidates
 from longca_vsa.bsa.kernel import BlockSparseAttention
-
-SHORT = 4  # blocks of the inputs that are compiled on
 
 GRID = {
     "forward": [
@@ -79,11 +76,6 @@ def all_candidates(problem: Problem) -> dict[str, list[Config]]:
     return {kernel: [*candidates(kernel, *found), *GRID[kernel]] for kernel in GRID}
 
 
-def short_problems(arguments: argparse.Namespace, problem: Problem) -> list[Problem]:
-    """Problems to compile: a few of the same blocks."""
-    return [replace(problem, mask=build(arguments, SHORT * (arguments.variable or arguments.block)))]
-
-
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The arguments. None stands for those of the command line."""
     parser = tuning_parser(__doc__)
@@ -99,7 +91,7 @@ def main() -> None:
     arguments = parse()
     problem = problem_here(arguments, build(arguments, arguments.seqlen))
     name = f"blocks of {arguments.variable or arguments.block}"
-    tune(BlockSparseAttention, all_candidates(problem), {name: problem}, short_problems(arguments, problem), arguments)
+    tune(BlockSparseAttention, all_candidates(problem), {name: problem}, arguments)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Times configurations of the three kernels on the GPU at hand, each kernel by itself.
 
-    python tune.py --out tuned.json
+    python tune.py --out tuned.csv
     python tune.py --kernel dkdv --head-dim 64 --mask causal --seqlen 16384
 
 `longca_triton.tuning` describes the method and the numbers.
@@ -8,10 +8,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from longca import Problem, masks
+from longca import masks
 from longca_flashmask.flashmask import FlashMask
 from longca_triton.config import Config
 from longca_triton.tuning import problem_here, tune, tuning_parser
@@ -53,7 +52,6 @@ CANDIDATES = {
     ],
 }
 MASKS = ("full", "causal", "causal_document", "shared_question", "global_sliding_window")
-SHORT = 512  # tokens of the inputs that are compiled on
 
 
 def build(name: str, seqlen: int) -> masks.Mask:
@@ -67,18 +65,13 @@ def build(name: str, seqlen: int) -> masks.Mask:
     return masks.build(name, seqlen=seqlen, **factors.get(name, {}))
 
 
-def short_problems(problem: Problem) -> list[Problem]:
-    """Problems to compile: masks of one interval and of two. The other masks have no more."""
-    return [replace(problem, mask=build(name, SHORT)) for name in ("causal", "global_sliding_window")]
-
-
 def main() -> None:
     """Reads the arguments, measures and prints."""
     parser = tuning_parser(__doc__)
     parser.add_argument("--mask", action="append", choices=MASKS)
     arguments = parser.parse_args()
     problems = {name: problem_here(arguments, build(name, arguments.seqlen)) for name in arguments.mask or MASKS}
-    tune(FlashMask, CANDIDATES, problems, short_problems(next(iter(problems.values()))), arguments)
+    tune(FlashMask, CANDIDATES, problems, arguments)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@
 - `softmax` and `tiles`: Triton functions for the softmax, and for loading and storing tiles.
 - `descriptors`: tensors as pointers with strides, or as descriptors for the tensor memory accelerator.
 - `memory`: bytes that a backward takes, for manifests.
-- `tuning` and `tuning_results`: timing configurations on a GPU.
+- `tuning`: timing configurations on a GPU.
 - `checking`: comparing kernels with attention by the book, under Triton's interpreter and on a GPU.
 
 This module imports nothing. Only `descriptors`, `loops`, `prepare`, `softmax` and `tiles` import Triton. Import these

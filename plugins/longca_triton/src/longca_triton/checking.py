@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -44,7 +43,6 @@ __all__ = [
     "cpu_problem",
     "draw_tensors",
     "interpreted",
-    "load_script",
     "run_interpreted",
 ]
 
@@ -84,16 +82,6 @@ def run_interpreted(path: Path) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
     )
-
-
-def load_script(path: Path) -> ModuleType:
-    """Imports a script that lies outside of packages, such as `benchmarks/tune.py`."""
-    spec = importlib.util.spec_from_file_location(f"{path.parents[1].name}_{path.stem}", path)
-    assert spec is not None, path
-    assert spec.loader is not None, path
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def cpu_problem(mask: Mask, heads_q: int, heads_kv: int, head_dim: int = 64, **other: Any) -> Problem:

@@ -1,25 +1,20 @@
 """Timing configurations of a kernel's three launches on the GPU at hand, each launch by itself.
 
 A distribution's tuning script adds its masks and the configurations to try. The numbers are TFLOP/s of the visible
-pairs: 4, 8 and 6 operations a pair and head dimension for the forward, for dk and dv, and for dq. The table says which
-configurations do not compile, do not fit, or give another result than the configuration in use. Compiling takes most of
-the time, so threads compile all configurations, on short inputs.
+pairs: 4, 8 and 6 operations a pair and head dimension for the forward, for dk and dv, and for dq. A note says which
+configurations do not compile, do not fit, or give another result than the configuration in use.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -28,9 +23,8 @@ from longca.manifests import Direction, Problem
 from longca.masks import Mask
 from longca_triton.config import Config, Configs
 from longca_triton.kernel import FlashKernel
-from longca_triton.tuning_results import Result, table
 
-__all__ = ["OPERATIONS", "Inputs", "parse_config", "problem_here", "tune", "tuning_parser"]
+__all__ = ["OPERATIONS", "Inputs", "Result", "parse_config", "problem_here", "tune", "tuning_parser"]
 
 #: Operations a visible pair and head dimension, by launch.
 OPERATIONS = {"forward": 4, "dkdv": 8, "dq": 6}
@@ -39,6 +33,27 @@ _TOLERANCE = 0.02  # of the largest value: between configurations only the order
 
 #: A kernel's class: from configurations, or None for those in use, to the kernel.
 Maker = Callable[[Configs | None], FlashKernel[Any]]
+
+
+@dataclass
+class Result:
+    """The result of one configuration of a launch under one mask.
+
+    Attributes:
+        kernel: `forward`, `dkdv` or `dq`.
+        config: The configuration.
+        mask: The mask's name.
+        tflops: TFLOP/s, or NaN without a measurement.
+        time_ms: Median milliseconds, or NaN without a measurement.
+        note: The problem with the configuration, or an empty string.
+    """
+
+    kernel: str
+    config: Config
+    mask: str
+    tflops: float = math.nan
+    time_ms: float = math.nan
+    note: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,22 +102,11 @@ class Inputs:
         return lambda: launches.launch_dq(dout, q, k, v, prepared, dq, plan), (dq,)
 
 
-def median_ms(run: Callable[[], None], repeats: int = 10, limit_ms: float = 400.0) -> float:
-    """The median time of a run, over fewer repeats where they would take longer than a limit."""
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
-    run()
-    events[0].record()
-    run()
-    events[1].record()
-    torch.cuda.synchronize()
-    first = events[0].elapsed_time(events[1])
-    repeats = max(3, min(repeats, int(limit_ms / max(first, 1e-3))))
-    events[0].record()
-    for event in events[1 : repeats + 1]:
-        run()
-        event.record()
-    torch.cuda.synchronize()
-    return statistics.median(a.elapsed_time(b) for a, b in pairwise(events[: repeats + 1]))
+def median_ms(run: Callable[[], None]) -> float:
+    """The median time of a run on a GPU."""
+    from triton.testing import do_bench
+
+    return float(do_bench(run, return_mode="median"))
 
 
 def largest_error(results: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> float:
@@ -115,45 +119,21 @@ def largest_error(results: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> 
     return max(errors) if max(errors) > _TOLERANCE else 0.0
 
 
-def compile_all(found: Sequence[Result], maker: Maker, short: Sequence[Problem], threads: int) -> None:
-    """Compiles every configuration on short inputs, and notes each failure."""
-    inputs = [Inputs.make(maker, problem) for problem in short]
-
-    def attempt(pair: tuple[str, Config]) -> str:
-        try:
-            for each in inputs:
-                if each.tensors[0].is_cuda:
-                    torch.cuda.set_device(each.tensors[0].device)  # of this thread
-                each.case(*pair)[0]()
-                if each.tensors[0].is_cuda:
-                    torch.cuda.synchronize()
-        except Exception as error:  # whatever a compiler may raise: it is reported in the table
-            return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')[:100]}"
-        return ""
-
-    pairs = list(dict.fromkeys((result.kernel, result.config) for result in found))
-    with ThreadPoolExecutor(threads) as pool:
-        notes = dict(zip(pairs, pool.map(attempt, pairs), strict=True))
-    for result in found:
-        result.note = notes[result.kernel, result.config]
-
-
-def measure_all(found: Sequence[Result], maker: Maker, problem: Problem) -> None:
-    """Times every configuration that compiled under one mask, and compares it with the first."""
-    inputs = Inputs.make(maker, problem)
-    expected: dict[str, tuple[Tensor, ...]] = {}
-    for result in found:
-        if result.note:
-            continue
+def measure(result: Result, inputs: Inputs, expected: dict[str, tuple[Tensor, ...]]) -> None:
+    """Times one configuration, and compares it with the first one of its launch."""
+    try:
         run, values = inputs.case(result.kernel, result.config)
         for tensor in values:
             tensor.fill_(math.nan)
         result.time_ms = median_ms(run)
-        if any(tensor.isnan().any() for tensor in values):
-            result.note = "NaN"
-        elif error := largest_error(values, expected.setdefault(result.kernel, values)):
-            result.note = f"differs by {error:.1g} of the largest value"
-        result.tflops = OPERATIONS[result.kernel] * problem.head_dim * problem.area / result.time_ms * 1e-9
+    except Exception as error:  # whatever a compiler may raise: it is reported in the table
+        result.note = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')[:100]}"
+        return
+    if any(tensor.isnan().any() for tensor in values):
+        result.note = "NaN"
+    elif off := largest_error(values, expected.setdefault(result.kernel, values)):
+        result.note = f"differs by {off:.1g} of the largest value"
+    result.tflops = OPERATIONS[result.kernel] * inputs.problem.head_dim * inputs.problem.area / result.time_ms * 1e-9
 
 
 def parse_config(text: str) -> Config:
@@ -173,8 +153,7 @@ def tuning_parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--heads", type=int, nargs=2, default=(64, 8), metavar=("Q", "KV"))
     parser.add_argument("--head-dim", type=int, default=128, choices=(64, 128, 256))
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16"))
-    parser.add_argument("--threads", type=int, default=8, help="that compile; 1 if compiling in threads fails")
-    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser.add_argument("--out", type=Path, help="CSV file to write")
     return parser
 
 
@@ -196,41 +175,33 @@ def tune(
     maker: Maker,
     candidates: Mapping[str, Sequence[Config]],
     problems: Mapping[str, Problem],
-    short: Sequence[Problem],
     arguments: argparse.Namespace,
     say: Callable[[str], None] = print,
 ) -> list[Result]:
-    """Compiles and measures configurations, makes a table of them, and writes the record of `--out`.
+    """Compiles and measures configurations, prints a table of them, and writes the file of `--out`.
 
     Args:
         maker: The kernel's class.
         candidates: Configurations to try, by launch, beside the one in use. `--config` replaces them.
         problems: Problems to measure, by mask name. They differ in their masks alone.
-        short: Problems to compile. Their masks have few tokens, and need the same code as the others.
         arguments: The arguments of `tuning_parser`, and the script's own.
-        say: A function that takes lines of progress, and in the end the table.
+        say: A function that takes the table.
 
     Returns:
-        The results, launch by launch. Each launch begins with the configuration in use for the first problem.
+        The results, mask by mask. Each launch begins with the configuration in use for the first problem.
     """
-    start = time.perf_counter()
     in_use = maker(None).plan(next(iter(problems.values()))).configs
-    found = [
-        Result(kernel, config, name)
-        for kernel in arguments.kernel or candidates
-        # The one in use comes first: the others are held against it.
-        for config in dict.fromkeys([getattr(in_use, kernel), *(arguments.config or candidates[kernel])])
-        for name in problems
-    ]
-    compile_all(found, maker, short, arguments.threads)
-    say(f"compiled in {time.perf_counter() - start:.0f} s")
+    found = []
     for name, problem in problems.items():
-        measure_all([result for result in found if result.mask == name], maker, problem)
-    say(f"measured in {time.perf_counter() - start:.0f} s")
-    say(table(found))
+        inputs, expected = Inputs.make(maker, problem), dict[str, tuple[Tensor, ...]]()
+        for kernel in arguments.kernel or candidates:
+            tried = [getattr(in_use, kernel), *(arguments.config or candidates[kernel])]
+            for config in dict.fromkeys(tried):  # the one in use comes first: the others are held against it
+                found.append(Result(kernel, config, name))
+                measure(found[-1], inputs, expected)
+    rows = pd.DataFrame([{**asdict(each.config), **asdict(each), "config": None} for each in found])
+    rows = rows.drop(columns="config").sort_values(["kernel", "mask", "tflops"], ascending=[True, True, False])
+    say(rows.to_string(index=False))
     if arguments.out:
-        asked = {name: str(value) for name, value in vars(arguments).items()}
-        device = str(next(iter(problems.values())).device)
-        content = {"device": device, "asked": asked, "results": [asdict(result) for result in found]}
-        arguments.out.write_text(json.dumps(content, indent=1), encoding="utf-8")
+        rows.to_csv(arguments.out, index=False)
     return found
