@@ -30,7 +30,6 @@ PATTERNS = {
 }
 #: Masks of layers that are one call over copies of keys.
 JOINED = {"shared_question", "causal_blockwise"}
-HOLES = SliceMask([Slice(40, 200, 30, 290, lo=-90, hi=60), Slice(210, 290, 100, 101)], 300, 300)
 
 
 class ByTheBook(CallsKernel):
@@ -168,14 +167,6 @@ def test_calls_make_the_mask(pattern, given_buffers, kernel):
         assert plan.metadata_bytes == 2 * 4 * (len(DOCUMENTS) + 1)
 
 
-def test_causal_is_the_causal_flag_and_no_window():
-    (call,) = ByTheBook().plan(problem(masks.build("causal", 300))).calls
-    assert call.causal
-    (call,) = ByTheBook().plan(problem(masks.build("causal_sliding_window", 300, window=20))).calls
-    assert not call.causal
-    assert (call.left, call.right) == (20, 0)
-
-
 @pytest.mark.parametrize(
     ("pattern", "alone"),
     [
@@ -200,13 +191,6 @@ def test_layers_and_rows_that_see_nothing(kernel):
     plan = compare(SliceMask(slices, 200, 300), given_buffers=True, kernel=kernel)
     assert len(plan.calls) > 2
     assert plan.empty.mask.sum() == 60
-
-
-@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
-def test_rows_that_see_nothing(kernel):
-    plan = compare(HOLES, given_buffers=True, kernel=kernel)
-    assert plan.empty is not None
-    assert plan.empty.mask.sum() == 300 - 160 - 80
 
 
 def test_copies_of_keys_lie_side_by_side():
@@ -234,12 +218,6 @@ def test_copies_of_keys_lie_side_by_side():
 def test_layers_that_are_no_one_call(slices):
     plan = compare(SliceMask(slices, 60, 70), given_buffers=True, kernel=JoinsKeys())
     assert all(call.copies is None for call in plan.calls)
-
-
-@pytest.mark.parametrize("pattern", ["full", "causal"])
-@pytest.mark.parametrize("seqlen_q", [1, 77])
-def test_fewer_queries_than_keys(pattern, seqlen_q):
-    compare(masks.build(pattern, seqlen_q, seqlen_k=300), given_buffers=False)
 
 
 @pytest.mark.parametrize("lengths", [(5, 0), (0, 5), (300, 300)])
@@ -309,11 +287,3 @@ def test_rectangles_below_one_another_are_calls_on_slices(stripes, given_buffers
     assert [
         ((c.part.rows.start, c.part.rows.stop), (c.part.keys.start, c.part.keys.stop)) for c in plan.calls
     ] == wanted
-
-
-def test_masks_of_more_rectangles_than_calls_stay_as_they_are():
-    for pattern in ("prefix_lm_document", "block_causal_document", "global_sliding_window", "causal_document"):
-        asked = problem(masks.build(pattern, 300, **PATTERNS[pattern][1]))
-        calls, others = CutsTensors().plan(asked).calls, Both().plan(asked).calls
-        assert len(calls) == len(others)
-        assert all(call.part is None for call in calls)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longca import Device, Problem, masks
+from longca import Device, Problem
 from longca.masks import BlockSparseMask
 from longca_builtin.naive import Naive
 from longca_flashattn import fa3_sparse
@@ -96,13 +96,6 @@ def test_every_mask_it_takes(name, operator):
     assert runs_jointly(asked) == (name in JOINT)
 
 
-@pytest.mark.parametrize("heads", [(2, 2), (6, 2), (16, 2), (1, 1)])
-@pytest.mark.parametrize("block", [64, 128])
-def test_heads(heads, block):
-    asked = problem(blocks(256, q=block, heads=heads[1]), heads, softmax_scale=0.3)
-    check(asked, *tensors(asked))
-
-
 bounds = st.lists(st.integers(1, 9), min_size=1, max_size=5).flatmap(
     lambda sizes: st.sampled_from([1, 4, 16, 64]).map(lambda unit: np.r_[0, np.cumsum(sizes)] * unit)
 )
@@ -160,51 +153,6 @@ def test_strided_tensors_are_read_and_written_in_place(name, operator):
     assert len(operator.calls) == 2, "only tensors whose tokens follow one another take one call"
     storages = {call[name].untyped_storage().data_ptr() for call in operator.calls for name in ("k", "v")}
     assert storages == {packed.untyped_storage().data_ptr()}
-
-
-def test_padded_heads_take_one_call(operator):
-    asked = problem(MASKS["a mask for each KV head"])
-    padded = [torch.zeros(*x.shape[:2], 24, dtype=x.dtype)[..., :16].copy_(x) for x in tensors(asked)]
-    out = torch.full((256, 8, 32), torch.nan, dtype=torch.bfloat16)[..., :16]
-    assert check(asked, *padded, out=out)[0] is out
-    assert len(operator.calls) == 1
-
-
-def test_rows_that_no_load_can_take_are_copied():
-    asked = problem(MASKS["a mask for each KV head"])
-    q, k, v = tensors(asked)
-    odd = torch.zeros(*q.shape[:2], 17, dtype=q.dtype)[..., :16].copy_(q)
-    apart = torch.zeros(*k.shape[:2], 32, dtype=k.dtype)[..., ::2].copy_(k)
-    out = torch.full((*q.shape[:2], 32), torch.nan, dtype=q.dtype)[..., ::2]
-    assert check(asked, odd, apart, v, out=out)[0] is out
-
-
-def test_pages_are_views_of_the_keys(operator):
-    asked = problem(MASKS["a mask for each KV head"])
-    q, k, v = tensors(asked)
-    check(asked, q, k, v)
-    (call,) = operator.calls
-    assert call["q"].data_ptr() == q.data_ptr()
-    assert call["k"].data_ptr() == k.data_ptr()
-    assert call["v"].data_ptr() == v.data_ptr()
-    assert call["k"].shape[1:] == (64, 1, 16)
-
-
-@pytest.mark.parametrize(
-    ("seqlen", "block", "heads", "jointly"),
-    [
-        (8192, 64, (64, 8), True),
-        (8192, 128, (64, 8), True),
-        (8000, 64, (64, 8), True),
-        (8001, 64, (64, 8), False),
-        (32768, 64, (64, 8), False),
-        (8192, 64, (64, 64), True),
-        (8192, 192, (64, 64), False),
-    ],
-)
-def test_short_sequences_of_whole_tiles_take_one_call(seqlen, block, heads, jointly):
-    mask = masks.build("uniform_block_sparse", seqlen, block=block, kept=0.1, heads=heads[1], seed=1)
-    assert runs_jointly(problem(mask, heads, head_dim=128)) == jointly
 
 
 def test_the_joint_lse_is_as_large_as_said(operator):

@@ -133,14 +133,6 @@ def test_whole_blocks_ask_nothing_of_a_mask_mod(block, tile):
         assert plan.by_key.table is None
 
 
-def test_bytes():
-    mask = uniform(128, 2, seqlen=1024)  # three of eight are kept, for four query heads
-    plan = plan_blocks(problem(mask, direction="forward"), "test")
-    assert plan.list_bytes == plan.metadata_bytes == 4 * (4 * 8 * (1 + 3) + 8 + 8)
-    plan = plan_blocks(problem(uniform(16, 2, seqlen=1024), direction="forward"), "test")
-    assert plan.metadata_bytes == plan.list_bytes + 2 * 64 * 8
-
-
 def test_one_kernel_for_all_masks_of_a_kind(traced):
     module = traced("block_mod")
     made = {module.AlignedBlockMod(16, 2, by_key=False, columns=32).__cute_hash__ for _ in range(2)}
@@ -148,17 +140,3 @@ def test_one_kernel_for_all_masks_of_a_kind(traced):
     made |= {module.AlignedBlockMod(16, 1, by_key=False, columns=32).__cute_hash__}
     made |= {module.AnyBlockMod(sharing, by_key=True, columns=16).__cute_hash__ for sharing in (1, 2)}
     assert len(made) == 5
-
-
-@pytest.mark.parametrize("lengths", [(0, 5), (5, 0)])
-def test_no_tokens(lengths):
-    kept = np.zeros([int(length > 0) for length in lengths], np.bool_)
-    mask = BlockSparseMask(kept, *([0, length] if length else [0] for length in lengths))
-    asked = problem(mask)
-    plan = plan_blocks(asked, "test")
-    q, k, v = tensors(asked)
-    out, lse = blocks_forward(q, k, v, plan, None, None)
-    assert not out.any()
-    assert (lse == -torch.inf).all()
-    grads = blocks_backward(q, q, k, v, out, lse, plan, (None, None, None))
-    assert not any(x.any() for x in grads)

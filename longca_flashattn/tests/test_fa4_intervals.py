@@ -72,17 +72,3 @@ def test_masks_of_whole_tiles_are_not_asked_about_tokens(documents, cut):
     asked = {"heads_q": 8, "heads_kv": 1, "head_dim": 128, "dtype": "bfloat16", "direction": "backward"}
     made = plan_intervals(Problem(mask=mask, device=device, **asked), "test")
     assert (made.rows is not None) == (made.columns is not None) == cut
-
-
-def test_the_backward_s_tiles_follow_the_head_dimension():
-    mask, made = plan("shared_question", head_dim=64)
-    visible = torch.from_numpy(mask.dense())
-    assert torch.equal(tiles(made.partial_by_key, made.full_by_key, 8), of_tiles(visible.T, 128, 128))
-
-
-def test_a_forward_needs_no_more_than_its_own():
-    made = plan("shared_question", "forward")[1]
-    assert made.columns is made.partial_by_key is made.full_by_key is None
-    lists = sum(x.nbytes for x in (*made.partial, *made.full))
-    assert made.list_bytes == lists
-    assert made.metadata_bytes == lists + made.rows.nbytes

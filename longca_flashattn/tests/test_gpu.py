@@ -53,37 +53,6 @@ def test_blocks(kernel, block, lengths, heads):
         verify(kernel, mask, dtype="bfloat16", head_dim=128, heads=heads, direction="forward")
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("head_dim", [8, 40, 64, 96, 128, 192, 256])
-def test_head_dimensions(kernel, head_dim, dtype):
-    for bounds in (uniform(1024, 64), uniform(900, 128)):
-        mask = blocks(bounds, bounds, 2)
-        verify(kernel, mask, dtype=dtype, head_dim=head_dim, heads=(8, 2), direction="forward")
-
-
-def test_blocks_of_other_sizes(kernel):
-    unequal = [0, *np.sort(RANDOM.choice(np.arange(1, 1500), 14, replace=False)).tolist(), 1500]
-    for q_bounds, k_bounds in ((unequal, unequal), (uniform(1024, 128), uniform(900, 64)), (unequal, uniform(900, 64))):
-        verify(kernel, blocks(q_bounds, k_bounds, 2), dtype="bfloat16", head_dim=128, heads=(8, 2), direction="forward")
-
-
-@pytest.mark.parametrize("seqlen", [1024, 1001])
-def test_layouts(kernel, seqlen):
-    asked = problem(blocks(uniform(seqlen, 64), uniform(seqlen, 64), 2))
-    packed = torch.randn(seqlen, 12, 128, dtype=torch.bfloat16, device="cuda")
-    padded = torch.randn(seqlen, 12, 136, dtype=torch.bfloat16, device="cuda")[..., :128].copy_(packed)
-    odd = torch.randn(seqlen, 12, 129, dtype=torch.bfloat16, device="cuda")[..., :128].copy_(packed)
-    heads_first = packed.transpose(0, 1).contiguous().transpose(0, 1)
-    plan = kernel.plan(asked)
-    plain = kernel.forward(*(x.contiguous() for x in packed.split([8, 2, 2], dim=1)), plan)
-    for layout in (packed, padded, odd, heads_first):
-        q, k, v = layout.split([8, 2, 2], dim=1)
-        out, lse = torch.zeros(seqlen, 8, 256, dtype=q.dtype, device="cuda")[..., :128], torch.zeros_like(plain[1])
-        kernel.forward(q, k, v, plan, out=out, lse=lse)
-        for found, wanted in zip((out, lse), plain, strict=True):
-            torch.testing.assert_close(found, wanted, rtol=0, atol=0)
-
-
 @pytest.mark.parametrize("seqlen", [2**13, 2**18 + 64])
 def test_a_block_far_away_reads_its_own_keys(kernel, seqlen):
     if torch.cuda.mem_get_info()[1] < LARGE:
@@ -124,15 +93,6 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("heads", [(8, 2), (4, 4)])
-@pytest.mark.parametrize("head_dim", [64, 128, 256])
-@pytest.mark.parametrize("name", LAYERS)
-def test_layers_that_are_alone_on_their_rows(name, head_dim, heads):
-    asked = problem(LAYERS[name], heads, head_dim=head_dim, direction="backward")
-    assert any(call.rows is not None for call in FlashAttention3().plan(asked).calls)
-    verify(FlashAttention3(), LAYERS[name], dtype="bfloat16", head_dim=head_dim, heads=heads)
-
-
 #: Masks of layers that are one call over copies of keys. In the last one some rows see nothing.
 JOINED = {
     "shared_question": masks.build("shared_question", 1300, documents=[300, 130, 1, 569, 300]),
@@ -140,15 +100,6 @@ JOINED = {
         [Slice(0, 300, 0, 100), Slice(0, 300, 500, 800), Slice(500, 700, 100, 101), Slice(500, 700, 300, 707)], 900, 900
     ),
 }
-
-
-@pytest.mark.parametrize("heads", [(8, 2), (4, 4)])
-@pytest.mark.parametrize("head_dim", [64, 128, 256])
-@pytest.mark.parametrize("name", JOINED)
-def test_layers_as_one_call_over_copies_of_keys(name, head_dim, heads):
-    (call,) = FlashAttention3().plan(problem(JOINED[name], heads, head_dim=head_dim, direction="backward")).calls
-    assert call.copies is not None
-    verify(FlashAttention3(), JOINED[name], dtype="bfloat16", head_dim=head_dim, heads=heads)
 
 
 #: Masks of rectangles, which are calls on slices of the tensors. Some rows of the first two see nothing.

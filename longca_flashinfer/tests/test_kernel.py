@@ -94,27 +94,6 @@ def test_the_scale_and_dtype_are_the_problems(made):
     assert [wrapper.dtype for wrapper in made] == [torch.float64, torch.float16]
 
 
-def test_the_backend_is_the_kernels(made):
-    plans = [kernel().plan(problem(MASKS["blocks of 64"])) for kernel in (FlashInferFA2, FlashInferFA3)]
-    assert [wrapper.backend for wrapper in made] == ["fa2", "fa3"]
-    assert [plan.backend for plan in plans] == ["flashinfer-python 0.7.0, fa2", "flashinfer-python 0.7.0, fa3"]
-
-
-def test_compiling_is_timed_apart(monkeypatch):
-    times = iter((10.0, 60.0))
-    monkeypatch.setattr(module.time, "perf_counter", lambda: next(times))
-    assert FlashInferFA3().plan(problem(MASKS["blocks of 64"])).compile_seconds == 50.0
-
-
-def test_metadata_is_all_that_the_wrapper_keeps_but_its_workspace(made):
-    plan = FlashInferFA2().plan(problem(MASKS["every row keeps something"]))
-    (wrapper,) = made
-    kept = [x for x in vars(wrapper).values() if isinstance(x, torch.Tensor) and x is not wrapper.workspace]
-    assert plan.metadata_bytes == sum(x.nbytes for x in kept)
-    assert plan.workspace_bytes == wrapper.workspace.nbytes
-    assert plan.blind is None
-
-
 def test_buffers_grow_where_there_are_many_rows(made):
     bounds = np.arange(16400 + 1)
     many = BlockSparseMask(np.ones((1, 16400, 1)), bounds, [0, 1])

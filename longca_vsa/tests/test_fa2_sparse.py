@@ -62,13 +62,6 @@ def test_every_mask_it_takes(mask):
     verify(FA2Sparse(), mask, device=Device("cpu"), heads=(8, 2), head_dim=32)
 
 
-def test_the_scale_is_the_problems():
-    asked = problem(MASKS["a mask for each KV head"], softmax_scale=0.3)
-    inputs = draw_inputs(asked, 0)
-    for result, wanted in zip(both_ways(FA2Sparse(), asked, inputs), both_ways(Naive(), asked, inputs), strict=True):
-        torch.testing.assert_close(result.double(), wanted.double(), rtol=1e-4, atol=1e-5)
-
-
 def test_rows_that_no_load_can_take_are_copied(emulated):
     asked = problem(MASKS["a mask for each KV head"])
     inputs = draw_inputs(asked, 0)
@@ -81,21 +74,6 @@ def test_rows_that_no_load_can_take_are_copied(emulated):
     (q, taken), *_ = emulated.calls
     assert q.is_contiguous()
     assert taken.data_ptr() == packed.data_ptr()
-
-
-def test_shared_masks_are_not_copied():
-    shared, each = (FA2Sparse().plan(problem(MASKS[f"a mask for each {whose}"])) for whose in ("KV head", "query head"))
-    assert shared.masks.tolist() == [1, 1, 1, 1, 2, 2, 2, 2]
-    assert each.masks.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert each.rows.nbytes == 4 * shared.rows.nbytes
-
-
-def test_rows_descend_and_end_in_minus_one():
-    kept = np.array([[[True, False, True], [False, False, False]]])
-    plan = FA2Sparse().plan(problem(BlockSparseMask(kept, [0, 128, 256], [0, 128, 256, 300])))
-    assert plan.rows.tolist() == [[[[2, 0, -1], [-1, -1, -1]]]]
-    assert plan.columns.tolist() == [[[[0, -1], [-1, -1], [0, -1]]]]
-    assert FA2Sparse().plan(replace(plan.problem, direction="forward")).columns is None
 
 
 def test_a_mask_that_shows_nothing_runs_nothing(emulated):

@@ -52,16 +52,6 @@ def test_blocks_of_any_height_agree_with_the_dense_result(name, scores, scores_a
     assert_close(both(mask, given, torch.float64), truth(mask, given, 0.3), BOUNDS[torch.float64])
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_products_of_halves_are_pytorchs_own_but_for_the_order_of_sums(dtype):
-    torch.manual_seed(0)
-    a, b = torch.randn(2, 3, 70, 64).to(dtype), torch.randn(2, 1, 64, 90).to(dtype)
-    ours, own, exact = blockwise._product(a, b), a @ b, a.double() @ b.double()
-    assert ours.dtype is dtype
-    assert (ours != own).float().mean() < 0.01
-    assert (ours - exact).norm() <= 1.01 * (own - exact).norm()
-
-
 @pytest.mark.parametrize("scores", [1, 2000, 2**24])
 @pytest.mark.parametrize("name", MASKS)
 def test_blocks_tile_the_mask(name, scores, scores_a_block):
@@ -119,32 +109,6 @@ def test_scores_of_a_block_stay_within_the_stated_size(seqlen, heads):
     assert max(block.visible.numel() for block in blocks) * heads <= 2**20
     # Few rows have few keys, and so more rows go together; but never fewer than half of what would fit.
     assert len(blocks) == 1 or 2 * heights[0] * heads * 2 * heights[0] > 2**20
-
-
-@pytest.mark.parametrize("pattern", ["full", "uniform_block_sparse"])
-def test_queries_that_see_few_keys_are_taken_in_blocks_too(pattern):
-    """Their own rows need memory: dq of 512 K tokens at 16 keys, where keys' gradients are compared."""
-    whole = masks.build(pattern, 65_536, **({"block": 64, "kept": 0.5} if "block" in pattern else {}))
-    mask = whole.cut([(0, 65_536)], [(5, 6), (900, 901)])
-    blocks = list(query_blocks(mask, 8, CPU))
-    heights = [block.queries.stop - block.queries.start for block in blocks]
-    assert sum(heights) == 65_536
-    assert max(heights) * 8 * 128 <= 2**20
-
-
-@pytest.mark.parametrize("heads", [1, 8, 64])
-def test_64k_tokens_take_few_queries_a_block(heads):
-    # The first and the last few blocks: making them all would take the quadratic time that only memory escapes.
-    seqlen, least = 64 * 1024, blockwise._LEAST_ROWS
-    most = max(blockwise._SCORES["cpu"], least * heads * seqlen)
-    for pattern, most_keys in (("causal", seqlen), ("causal_sliding_window", 1024 + max(least, most // 1024))):
-        whole = masks.build(pattern, seqlen, **({"window": 1024} if "window" in pattern else {}))
-        for mask in (whole, whole.cut([(seqlen - 600, seqlen)], [(0, seqlen)])):
-            for _, block in zip(range(2), query_blocks(mask, heads, CPU), strict=False):
-                height = block.queries.stop - block.queries.start
-                assert least <= height
-                assert block.visible.numel() * heads <= most
-                assert block.keys.stop - block.keys.start <= most_keys
 
 
 _MEASURE = """

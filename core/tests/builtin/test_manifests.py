@@ -7,13 +7,12 @@ import pytest
 from longca import masks
 from longca.manifests import Backward, Device, Problem, resolve_manifest
 from longca.masks import Form
-from longca_builtin import NAIVE, SDPA, provide_kernel
+from longca_builtin import NAIVE, SDPA
 
 from ..kernels.cases import RECTANGULAR, SEQLEN, gappy_mask, pattern_mask, per_head_mask
 
 CPU = Device("cpu")
 H200 = Device("cuda", (9, 0), 2**37, "NVIDIA H200")
-DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
 def verdict(manifest, mask, device=CPU, dtype="float32", **more):
@@ -48,12 +47,6 @@ def kernel(request, core):
     return core.kernels[request.param], core.load(request.param)
 
 
-def test_both_come_through_the_registry(core):
-    assert provide_kernel() == (NAIVE, SDPA)
-    assert {name: core.kernels[name] for name in ("naive", "sdpa")} == {"naive": NAIVE, "sdpa": SDPA}
-    assert core.provider("sdpa").distribution == "longca-core"
-
-
 @pytest.mark.parametrize("mask", MASKS)
 def test_a_plans_form_is_that_of_the_offer(kernel, mask):
     manifest, implementation = kernel
@@ -75,37 +68,6 @@ def test_a_plans_form_and_operator_on_a_gpu_are_those_of_the_offer(kernel, mask,
     assert plan.form is offer.form
     if manifest is SDPA:
         assert plan.backend == ("flash" if offer.max_head_dim == 256 else "efficient")
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("device", [CPU, Device("cuda", (7, 0)), H200], ids=str)
-def test_naive_takes_everything(dtype, device):
-    for mask in (pattern_mask("global_sliding_window"), pattern_mask("full", 3), per_head_mask(8)):
-        for head_dim in (1, 64, 999):
-            found = verdict(NAIVE, mask, device, dtype, head_dim=head_dim, deterministic=True)
-            assert found.valid
-            assert found.offer.backward is Backward.EXTERNAL
-
-
-def test_sdpa_on_a_cpu_takes_any_dtype_and_head_dim():
-    for dtype, head_dim, pattern in itertools.product(DTYPES, (1, 64, 999), ("full", "causal", "shared_question")):
-        assert verdict(SDPA, pattern_mask(pattern), dtype=dtype, head_dim=head_dim, deterministic=True)
-
-
-@pytest.mark.parametrize(
-    ("device", "dtype", "head_dim", "deterministic", "code"),
-    [
-        (H200, "float64", 64, False, "dtype"),
-        (H200, "bfloat16", 63, False, "head_dim"),
-        (H200, "float32", 4, False, "head_dim"),
-        (H200, "bfloat16", 64, True, "deterministic"),
-        (Device("cuda", (3, 7)), "float32", 64, False, "device"),
-    ],
-)
-def test_what_sdpa_refuses_on_a_gpu(device, dtype, head_dim, deterministic, code):
-    found = verdict(SDPA, pattern_mask("causal"), device, dtype, head_dim=head_dim, deterministic=deterministic)
-    assert not found.valid
-    assert [reason.code for reason in found.reasons] == [code]
 
 
 def test_sdpa_has_no_gradients_in_float32_of_a_mask_as_a_tensor_on_a_gpu():

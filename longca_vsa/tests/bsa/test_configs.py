@@ -11,7 +11,7 @@ import torch
 from longca import Device, Problem
 from longca.masks import BlockSparseMask
 from longca_vsa.bsa import BSA
-from longca_vsa.bsa.configs import FromScores, candidates, choose, heads_in_cache, recomputing
+from longca_vsa.bsa.configs import FromScores, candidates, choose, recomputing
 
 CAPABILITIES = [(8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0), (13, 0)]
 HOPPER = (9, 0)
@@ -42,26 +42,6 @@ def shapes(block, packed):
     """Rows a tile of the three kernels, for blocks of one size and heads of 128 on Hopper."""
     configs = choose(problem(uniform(block), packed))
     return configs.forward.block_m, configs.dkdv.block_n, configs.dq.block_m
-
-
-@pytest.mark.parametrize(
-    ("block", "packed", "expected"),
-    [
-        (64, 8, (128, 64, 128)),
-        (64, 1, (64, 64, 64)),
-        (128, 1, (128, 64, 128)),
-        (16, 8, (128, 16, 128)),
-        (16, 1, (16, 16, 16)),
-        (32, 1, (32, 32, 32)),
-    ],
-)
-def test_tiles_are_as_large_as_blocks_fill(block, packed, expected):
-    assert shapes(block, packed) == expected
-
-
-def test_a_few_small_blocks_do_not_make_tiles_small():
-    bounds = np.r_[0, 3, 5, 300:4096:128, 4096]
-    assert choose(problem(bounds, 1)).dkdv.block_n == 64
 
 
 def _large(block=64, heads_q=16, heads_kv=2, head_dim=128, seqlen=8192, capability=HOPPER, mask_heads=2):
@@ -121,8 +101,3 @@ def test_the_launch_for_hopper_is_made_where_triton_and_the_tensors_allow_it(mon
     assert chosen(config, odd, *tensors) == plain
     monkeypatch.setattr(launches_by_part, "missing", lambda _: "triton 3.5 is installed")
     assert chosen(config, *tensors) == plain
-
-
-@pytest.mark.parametrize(("cache", "heads"), [(0, 1), (4 * 1000, 1), (8 * 1000, 2), (15 * 1000, 3), (40 * 1000, 6)])
-def test_heads_of_a_group_that_share_the_cache(cache, heads):
-    assert heads_in_cache(cache, 6, 1000) == heads

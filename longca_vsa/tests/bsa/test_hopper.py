@@ -13,7 +13,7 @@ from longca.manifests.devices import current_device
 from longca.manifests.packages import missing
 from longca.masks import BlockSparseMask
 from longca.testing import verify
-from longca_triton.checking import both_ways, check_layouts, draw_tensors
+from longca_triton.checking import both_ways, draw_tensors
 from longca_triton.config import Config, Configs
 from longca_vsa.bsa.configs import FromScores
 from longca_vsa.bsa.kernel import BlockSparseAttention
@@ -85,20 +85,6 @@ def test_masks(mask, heads, sizes, dtype, launches):
     assert launches
 
 
-def test_both_kernels_store_the_same(launches):
-    asked = problem(mask_of())
-    tensors = draw_tensors(asked)
-    found, expected = (both_ways(kernel(hopper), asked, *tensors) for hopper in (True, False))
-    assert launches
-    for result, value in zip(found, expected, strict=True):
-        torch.testing.assert_close(result, value, rtol=2e-2, atol=2e-2)
-
-
-def test_strides(launches):
-    check_layouts(problem(mask_of()), kernel())
-    assert launches
-
-
 def test_tensors_that_no_descriptor_has(launches):
     asked = problem(mask_of())
     q, k, v, dout = draw_tensors(asked)
@@ -109,14 +95,6 @@ def test_tensors_that_no_descriptor_has(launches):
     for result, value in zip(both_ways(kernel(), asked, odd, k, v, dout), expected, strict=True):
         torch.testing.assert_close(result, value, rtol=2e-2, atol=2e-2)
     assert len(launches) == before
-
-
-def test_equal_inputs_give_equal_bits():
-    asked = problem(mask_of())
-    tensors = draw_tensors(asked)
-    first, *others = (both_ways(kernel(streams=2), asked, *(x.clone() for x in tensors)) for _ in range(3))
-    for results in others:
-        assert all(torch.equal(a, b) for a, b in zip(first, results, strict=True))
 
 
 @pytest.mark.parametrize("sizes", [{}, {"streams": 2}, {"store": 2**21, "cache": 2**19}], ids=["one", "two", "ranges"])
@@ -133,17 +111,4 @@ def test_a_cuda_graph(sizes, launches):
     dout.copy_(torch.randn_like(dout))
     graph.replay()
     for result, value in zip(captured, made.backward(dout, q, k, v, out, lse, plan), strict=True):
-        assert torch.equal(result, value)
-
-
-def test_gradients_of_unseen_queries_are_not_read():
-    mask = mask_of()
-    asked, made = problem(mask), kernel()
-    q, k, v, dout = draw_tensors(asked)
-    plan = made.plan(asked)
-    out, lse = made.forward(q, k, v, plan)
-    expected = made.backward(dout, q, k, v, out, lse, plan)
-    unseen = slice(5 * 64, 6 * 64)
-    q[unseen], dout[unseen] = torch.nan, torch.nan
-    for result, value in zip(made.backward(dout, q, k, v, out, lse, plan)[1:], expected[1:], strict=True):
         assert torch.equal(result, value)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from longca.masks import BlockSparseMask
-from longca_vsa.bsa.configs import piece_of, unit_of
+from longca_vsa.bsa.configs import piece_of
 from longca_vsa.bsa.lists import Kept, make_lists
 
 UNEQUAL = [0, 3, 40, 41, 90, 97, 150]
@@ -71,28 +71,6 @@ def test_steps_are_what_the_mask_shows(columns, by_key):
                     assert all(len(each) == step for each in taken)
 
 
-@pytest.mark.parametrize(
-    ("bounds", "unit"),
-    [
-        (uniform(150, 64), 64),
-        (uniform(128, 64), 64),
-        (uniform(10, 64), 10),
-        (np.array([0, 10, 30]), None),
-        (np.array(UNEQUAL), None),
-        (np.array([0]), None),
-    ],
-)
-def test_the_size_of_blocks(bounds, unit):
-    assert unit_of(bounds) == unit
-
-
-@pytest.mark.parametrize(
-    ("block", "step", "piece"), [(16, 64, 16), (32, 64, 32), (64, 64, 0), (128, 64, 0), (48, 64, 0), (8, 64, 0)]
-)
-def test_which_blocks_are_gathered(block, step, piece):
-    assert piece_of(uniform(1000, block), step) == piece
-
-
 @pytest.mark.parametrize("by_key", [False, True])
 @pytest.mark.parametrize("bounds", [uniform(160, 16), UNEQUAL], ids=["blocks", "runs"])
 def test_heads_make_the_same_lists_together_and_apart(bounds, by_key, monkeypatch):
@@ -105,22 +83,6 @@ def test_heads_make_the_same_lists_together_and_apart(bounds, by_key, monkeypatc
     assert torch.equal(together.steps[64], apart.steps[64])
 
 
-def test_kernels_of_one_kind_share_their_entries():
-    mask = random_mask(uniform(300, 64), uniform(300, 32))
-    assert set(lists_of(mask, True, {32, 64})) == {0}
-    by_query = lists_of(mask, False, {32, 64, 128})
-    assert {piece: set(lists.steps) for piece, lists in by_query.items()} == {0: {32}, 32: {64, 128}}
-
-
-def test_only_whole_steps_are_exact():
-    whole, cut, uneven = (random_mask(k, k) for k in (uniform(256, 64), uniform(250, 64), np.array(UNEQUAL)))
-    assert lists_of(whole, False, {64})[0].is_exact(64)
-    assert not lists_of(whole, False, {48})[0].is_exact(48)
-    assert not lists_of(cut, False, {64})[0].is_exact(64)
-    assert not lists_of(uneven, False, {64})[0].is_exact(64)
-    assert not lists_of(random_mask(uniform(64, 16), uniform(64, 16)), False, {64})[16].is_exact(64)
-
-
 @pytest.mark.parametrize("block", [1, 16])
 @pytest.mark.parametrize(("count", "dtype"), [(65535, torch.uint16), (65536, torch.int32)])
 def test_bounds_are_of_16_bits_as_long_as_these_suffice(count, dtype, block):
@@ -131,12 +93,3 @@ def test_bounds_are_of_16_bits_as_long_as_these_suffice(count, dtype, block):
     assert lists.entries.dtype == dtype
     expected = [[40000], [count - 1]] if lists.piece else [[40000, 40001], [count - 1, count]]
     assert lists.entries.to(torch.int64)[:2].reshape(2, -1).tolist() == expected
-
-
-@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
-def test_masks_of_no_tokens(shape):
-    mask = BlockSparseMask(np.zeros((2, *shape), bool), range(shape[0] + 1), range(shape[1] + 1))
-    for by_key in (False, True):
-        (lists,) = lists_of(mask, by_key, {64}).values()
-        assert int(lists.offsets[-1]) == 0
-        assert not lists.steps[64].any()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 import longca
@@ -47,26 +46,3 @@ def test_heads(mask_heads, heads, packed, heads_a_mask, passes):
     assert (packed_heads(asked), made.packed, made.heads_a_mask, made.passes) == (packed, packed, heads_a_mask, passes)
     assert made.tiles["forward"].programs == heads[0] // packed * len(made.tiles["forward"].table)
     assert made.tiles["dkdv"].programs == heads[1] * len(made.tiles["dkdv"].table)
-
-
-def test_configurations_are_chosen_where_none_are_given():
-    assert make_plan(problem()).configs.forward.block_m == 128
-    assert make_plan(problem(8, block=16)).configs.forward.block_m == 16
-
-
-def test_a_key_block_that_all_queries_see_widens_nothing():
-    blocks = 200
-    kept = np.eye(blocks, dtype=bool)
-    sink = kept.copy()
-    sink[:, 0] = True
-    plans = [
-        make_plan(problem().with_mask(longca.masks.BlockSparseMask(x, *[range(0, 64 * blocks + 1, 64)] * 2)), CONFIGS)
-        for x in (kept, sink)
-    ]
-    assert plans[1].metadata_bytes - plans[0].metadata_bytes < 2 * blocks * 4 + 64
-
-
-def test_metadata_at_128k_tokens():
-    made = make_plan(problem(1, seqlen=2**17, heads=(8, 1)), CONFIGS)
-    kept = 2048 * 1024  # blocks of 64, half of them: listed for both directions, in 2 bytes each
-    assert made.metadata_bytes < 2 * 2 * kept * 1.06

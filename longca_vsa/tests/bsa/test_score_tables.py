@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +11,7 @@ import longca
 from longca.masks import BlockSparseMask
 from longca_triton.config import Config, Configs
 from longca_vsa.bsa.configs import FromScores
-from longca_vsa.bsa.parts import cut_into_parts, stored_bytes
+from longca_vsa.bsa.parts import cut_into_parts
 from longca_vsa.bsa.plan import make_plan
 
 BLOCK_M, BLOCK_N = 32, 16
@@ -96,34 +95,6 @@ def test_a_part_of_few_pairs_may_read_more_than_the_cache(pairs, heads, ranges):
     cut = cut_into_parts(problem, Configs(CONFIGS.forward, CONFIGS.dkdv, config))
     assert (cut.heads_kv, cut.heads, len(cut.ranges)) == (4, heads, ranges)
     assert pairs == 0 or cut.heads * cut.heads_kv * 1024**2 <= pairs * ranges
-
-
-@pytest.mark.parametrize(("seqlen", "kept"), [(8192, 0.1), (8192, 0.5), (32768, 0.1), (32768, 0.5), (131072, 0.1)])
-def test_parts_on_a_gpu(seqlen, kept):
-    """Parts have tiles for all multiprocessors, fill tiles of queries, and keep to the store and to the cache."""
-    blocks = seqlen // 64
-    bounds = 64 * np.arange(blocks + 1)
-    mask = BlockSparseMask(np.random.default_rng(0).random((1, blocks, blocks)) < kept, bounds, bounds)
-    problem = longca.Problem(
-        mask=mask, heads_q=64, heads_kv=8, head_dim=128, device=longca.Device("cpu"), direction="backward"
-    )
-    config = FromScores(128, 64, 8, 3, store=2**31, cache=2**26, streams=2)
-    configs = Configs(CONFIGS.forward, Config(64, 64, 4, 2), config)
-    cut = cut_into_parts(problem, configs)
-    assert cut.heads_kv * blocks >= 512
-    assert cut.heads * 64 >= 128
-    assert cut.heads_kv * 2 <= 8
-    whole = stored_bytes(problem, configs.dkdv)[0] // 8
-    assert all(whole[some].sum() * cut.heads * cut.heads_kv < 1.1 * 2**31 for some in cut.ranges)
-
-
-def test_a_backward_after_another_kernels_forward_is_planned_as_any():
-    mask = BlockSparseMask(np.ones((1, 4, 4), bool), *[range(0, 65, 16)] * 2)
-    problem = longca.Problem(mask=mask, heads_q=4, heads_kv=2, device=longca.Device("cpu"), direction="backward")
-    plans = [make_plan(replace(problem, backward_only=alone), CONFIGS) for alone in (False, True)]
-    assert plans[0].ranges
-    assert plans[0].cut == plans[1].cut
-    assert plans[1].problem.backward_only
 
 
 def test_nothing_is_stored_under_a_mask_of_each_query_head():

@@ -8,7 +8,7 @@ import torch
 
 from longca import Device, Problem, masks
 from longca.masks import BlockSparseMask
-from longca_vsa.bsa_gluon.kernel import BlockSparseGluon, _has_aligned_strides
+from longca_vsa.bsa_gluon.kernel import BlockSparseGluon
 from longca_vsa.bsa_gluon.shape import PIECE, ROWS
 
 
@@ -72,20 +72,3 @@ def test_nothing_is_seen_without_keys_or_queries(mask, heads):
     assert kernel.forward(q, k, k, kernel.plan(asked), out=out, lse=lse) == (out, lse)
     assert (out == 0).all()
     assert (lse == -torch.inf).all()
-
-
-@pytest.mark.parametrize(
-    ("tensor", "fits"),
-    [
-        (torch.ones(8, 4, 128, dtype=torch.bfloat16), True),
-        (torch.ones(4, 8, 128, dtype=torch.bfloat16).transpose(0, 1), True),
-        (torch.ones(8, 12, 128, dtype=torch.bfloat16)[:, 4:8], True),
-        (torch.ones(1, 4, 128, dtype=torch.bfloat16).as_strided((1, 4, 128), (1, 128, 1)), True),
-        (torch.ones(8, 1, 128, dtype=torch.bfloat16).expand(8, 4, 128), False),
-        (torch.ones(8, 128, 4, dtype=torch.bfloat16).transpose(1, 2), False),
-        (torch.ones(8, 4, 132, dtype=torch.bfloat16)[..., :128], False),
-        (torch.ones(8 * 4 * 128 + 1, dtype=torch.bfloat16)[1:].view(8, 4, 128), False),
-    ],
-)
-def test_tensors_that_a_descriptor_takes(tensor, fits):
-    assert _has_aligned_strides(tensor) is fits

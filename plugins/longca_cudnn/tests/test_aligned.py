@@ -36,11 +36,3 @@ def test_views(view, fits):
     assert is_aligned(found) or x.shape[-1] % 8
     assert (result_for(x, x) is x) == fits
     assert result_for(None, x).shape == x.shape
-
-
-def test_larger_multiples():
-    x = tensor(dim=64)
-    assert is_aligned(x, strides=128)
-    assert not is_aligned(x[..., 8:16], address=32)
-    assert is_aligned(x[..., 16:24], address=32)
-    assert not is_aligned(tensor(dim=72), strides=128)

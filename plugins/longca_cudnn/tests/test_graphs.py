@@ -38,12 +38,6 @@ def test_equal_bits_where_they_are_asked_for(pattern):
         assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
 
 
-@pytest.mark.parametrize("head_dim", [8, 64, 96, 128, 192, 256])
-def test_head_dims_of_documents(head_dim):
-    mask = masks.build("causal_document", 1100, documents=[1, 300, 64, 1, 500, 234])
-    verify(CuDNN(), mask, dtype="bfloat16", heads=(8, 2), head_dim=head_dim)
-
-
 def test_windows_in_documents_apart():
     slices = [Slice(3, 500, 10, 507, -72, 7), Slice(510, 1000, 510, 1000, -79, 0)]
     mask = SliceMask(slices, 1100, 1050)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from longca import Device, Problem, masks
@@ -23,11 +22,6 @@ def test_a_square_mask_starts_its_diagonal_in_the_first_corner():
     assert spec.layout(Uid.Q) == ([1, 8, 300, 64], [300 * 512, 64, 512, 1])
     assert spec.layout(Uid.V) == ([1, 2, 300, 64], [300 * 128, 64, 128, 1])
     assert spec.lse_layout == ([1, 8, 300, 1], [2400, 300, 1, 1])
-
-
-def test_fewer_queries_end_it_in_the_last_corner():
-    assert plan_of(masks.build("causal", 77, seqlen_k=203), Form.CAUSAL).bottom_right
-    assert not plan_of(masks.build("full", 77, seqlen_k=203), Form.FULL).bottom_right
 
 
 def test_more_queries_than_keys():
@@ -63,14 +57,3 @@ def test_masks_that_differ_a_little_share_a_graph():
     plans = [plan_of(masks.build("causal_document", 4096, documents=x), Form.VARLEN) for x in lengths]
     for direction in OPERANDS:
         assert len({plan.packed_spec(direction) for plan in plans}) == 1
-
-
-@pytest.mark.parametrize("direction", list(OPERANDS))
-def test_only_a_backward_is_asked_to_be_deterministic(direction):
-    plan = plan_of(masks.build("causal", 300), Form.CAUSAL, deterministic=True)
-    assert plan.packed_spec(direction).deterministic == (direction == "backward")
-
-
-def test_the_label_says_what_was_refused():
-    label = plan_of(masks.build("causal", 77, seqlen_k=203), Form.CAUSAL).packed_spec("backward").label
-    assert label == ("dense backward of 77 × 203 tokens, 8:2 heads of 64, bfloat16, window (None, 0), bottom_right")

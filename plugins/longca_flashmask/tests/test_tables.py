@@ -8,7 +8,7 @@ import torch
 
 from longca import masks
 from longca.masks import Slice, SliceMask
-from longca_flashmask.tables import MOST_INTERVALS, Sheet, tile_arrays, token_intervals
+from longca_flashmask.tables import MOST_INTERVALS, tile_arrays, token_intervals
 
 CPU = torch.device("cpu")
 DOCUMENTS = [70, 1, 128, 58]
@@ -65,13 +65,6 @@ def test_tiles(name, shape, by_key):
             assert tile.any() == (found[i, j] == 1)
 
 
-def test_tables_do_not_grow_with_the_tiles():
-    mask = masks.build("full", seqlen=2**17)
-    rows, runs, are_plain = tile_arrays(mask.blocks(128, 128).by_query, is_ragged=False)
-    assert rows.nbytes + runs.nbytes < 2**15
-    assert are_plain
-
-
 @pytest.mark.parametrize("by_key", [False, True])
 @pytest.mark.parametrize("name", MASKS)
 def test_intervals(name, by_key):
@@ -83,24 +76,6 @@ def test_intervals(name, by_key):
     columns = np.arange(dense.shape[1])
     seen = ((starts[..., None] <= columns) & (columns < stops[..., None])).any(0)
     assert (seen == dense).all()
-
-
-def test_intervals_are_padded_to_a_count_that_kernels_are_compiled_for():
-    assert token_intervals(MASKS["comb"], CPU, by_key=False).count == 8
-    assert token_intervals(MASKS["comb"], CPU, by_key=True).count == 1
-    assert token_intervals(MASKS["global_sliding_window"], CPU, by_key=True).count == 2
-
-
-def test_a_sheet_gives_back_what_it_took():
-    sheet = Sheet()
-    arrays = [np.arange(n, dtype=np.int32).reshape(1, n) for n in (3, 0, 8, 5)]
-    assert sheet.add(arrays[0]) == slice(0, 1)
-    assert sheet.add(*arrays[1:]) == slice(1, 4)
-    sent = sheet.send(torch.device("cpu"))
-    for tensor, array in zip(sent, arrays, strict=True):
-        assert (tensor.numpy() == array).all()
-        assert tensor.shape == array.shape
-        assert tensor.storage_offset() % 4 == 0
 
 
 @pytest.mark.parametrize(

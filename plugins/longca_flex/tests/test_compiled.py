@@ -9,7 +9,6 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from longca import Device, Problem, masks
 from longca_flex.flex import Flex
-from longca_flex.lists import SideLists
 
 OPERATORS = ("flex_attention", "_operator")
 
@@ -77,24 +76,6 @@ def test_one_program_a_direction_for_every_mask_and_length(watched, lengths):
     assert len(backend.graphs) == 2 * len(intervals)
 
 
-@pytest.mark.parametrize("lengths", [(256, 1024), (130, 777)])
-def test_one_program_a_direction_for_all_block_sizes_but_128(watched, lengths):
-    backend, kernel = watched
-    drawn = []
-    for seqlen in lengths:
-        blocks = [
-            masks.build("uniform_block_sparse", seqlen, block=b, kept=0.3, heads=2, seed=b) for b in (16, 64, 100)
-        ]
-        bounds = (0, 3, 64, 65, seqlen)
-        drawn += [*blocks, masks.build("variable_block_sparse", seqlen, boundaries=bounds, kept=0.3, heads=2, seed=1)]
-    for mask in drawn:
-        run(kernel, mask)
-    assert len(backend.graphs) == 2
-    for seqlen in lengths:
-        run(kernel, masks.build("uniform_block_sparse", seqlen, block=128, kept=0.3, heads=2, seed=1))
-    assert len(backend.graphs) == 4
-
-
 def test_a_length_is_known_to_be_whole_blocks_and_no_more(watched):
     backend, kernel = watched
     for seqlen in (256, 300):
@@ -126,35 +107,3 @@ def test_the_programs_can_be_traced_down_to_the_operators(mask):
     run(Flex(backend), mask, dtype="bfloat16")
     assert len(backend.graphs) == 2
     torch._dynamo.reset()
-
-
-def test_a_compiled_program_may_call_the_kernel(watched):
-    backend, kernel = watched
-    asked = Problem(mask=masks.build("causal", 256), heads_q=2, head_dim=16, dtype="float32", device=Device("cpu"))
-    plan = kernel.plan(asked)
-
-    @torch.library.custom_op("longca_flex_tests::attention", mutates_args=())
-    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return kernel.forward(q, k, v, plan)[0].clone()
-
-    attention.register_fake(lambda q, k, v: torch.empty_like(q))
-    q, k, v = (torch.randn(256, 2, 16) for _ in range(3))
-    outer = torch.compile(lambda q, k, v: attention(q, k, v) * 2, backend="eager", fullgraph=True)
-    for _ in range(3):
-        torch.testing.assert_close(outer(q, k, v), kernel.forward(q, k, v, plan)[0] * 2)
-    assert len(backend.graphs) == 2  # autograd is off inside an operator, which makes it another kind
-
-
-def test_lists_go_in_as_they_are(watched):
-    backend, kernel = watched
-    run(kernel, masks.build("causal", 256))
-    for graph in backend.graphs:
-        sizes = [n.meta["example_value"].shape for n in graph.graph.nodes if n.op == "placeholder" and _is_list(n)]
-        assert len(sizes) == 2 * (2 if graph is backend.graphs[1] else 1)
-        assert all(isinstance(width, torch.SymInt) for size in sizes for width in size[2:])
-    assert SideLists._fields == ("num_partial", "partial", "num_full", "full")
-
-
-def _is_list(node):
-    value = node.meta["example_value"]
-    return isinstance(value, torch.Tensor) and value.dim() == 4 and value.dtype == torch.int32

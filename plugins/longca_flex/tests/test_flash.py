@@ -8,17 +8,13 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-import longca
 from longca import Device, Problem, masks
-from longca.manifests import packages
 from longca.masks import Slice, SliceMask
 from longca.testing import verify
 from longca_builtin.naive import Naive
-from longca_flex import FLEX_FLASH
 from longca_flex.flash import FlexFlash
 
 CPU = Device("cpu")
-H200 = Device("cuda", (9, 0))
 DOCUMENTS = [70, 1, 128, 57]
 MASKS = {
     "full": masks.build("full", 300, seqlen_k=200),
@@ -129,33 +125,3 @@ def test_the_backend_of_a_plan(name, direction):
     asked = problem(MASKS[name], direction)
     plan = FlexFlash("eager").plan(asked)
     assert plan.backend == "flex_attention, FLASH"
-
-
-@pytest.mark.parametrize(
-    ("mask", "changes", "code"),
-    [
-        (MASKS["two intervals"], {}, None),
-        (MASKS["full"], {"composed": True}, None),
-        (MASKS["causal"], {"head_dim": 96}, "head_dim"),
-        (MASKS["causal"], {"dtype": "float32"}, "dtype"),
-        (MASKS["causal"], {"deterministic": True}, "deterministic"),
-        (MASKS["causal"], {"device": Device("cuda", (10, 0))}, "device"),
-        (SliceMask([Slice(0, 32, 2 * i, 2 * i + 1) for i in range(9)], 32, 32), {}, "form"),
-        (masks.build("uniform_block_sparse", 400, block=128, kept=0.5, heads=2, seed=1), {}, "form"),
-    ],
-)
-def test_refusals_before_anything_compiles(monkeypatch, mask, changes, code):
-    monkeypatch.setattr("longca.manifests.resolve.missing", lambda requirement: None)
-    asked = {"head_dim": 128, "dtype": "bfloat16", "device": H200, "allow_unverified": True, **changes}
-    verdict = longca.resolve("flex_flash", problem(mask, **asked))
-    assert [reason.code for reason in verdict.reasons] == ([] if code is None else [code])
-
-
-def test_a_missing_flash_attention_is_named_with_the_line_that_installs_it(monkeypatch):
-    monkeypatch.setattr(packages, "installed_version", lambda name: None)
-    packages.missing.cache_clear()
-    try:
-        verdict = longca.resolve(FLEX_FLASH, problem(MASKS["causal"], head_dim=128, dtype="bfloat16", device=H200))
-        assert any("pip install 'longca-flex[flash]'" in str(reason) for reason in verdict.reasons)
-    finally:
-        packages.missing.cache_clear()

@@ -34,9 +34,3 @@ def test_no_size_is_one(seqlen):
     assert lists.full.shape == (1, 1, 2, 2)
     assert lists.num_full.tolist() == [[[1, 0]]]
     assert lists.num_partial.tolist() == [[[0, 0]]]
-
-
-def test_they_are_as_wide_as_the_mask_and_not_as_the_sequence():
-    mask = masks.build("causal_document", 2**19, documents=[2**12] * 2**7)
-    for runs in (mask.blocks(128, 128).by_query, mask.blocks(128, 128).by_key):
-        assert side_lists(runs, CPU).full.shape == (1, 1, 2**12, 31)

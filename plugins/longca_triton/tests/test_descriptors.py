@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from longca_triton.descriptors import sources, strides, vector_sources
+from longca_triton.descriptors import sources
 
 
 def is_describable(x):
@@ -55,13 +55,3 @@ def test_one_that_is_not_makes_all_pointers():
     assert not tma
     assert found[0] is x
     assert sources((x,), (64,), False) == ([x], False)
-
-
-def test_vectors():
-    prepared = torch.zeros(2, 4, 128)
-    assert [x.block_shape for x in vector_sources(prepared, 64, True)] == [[1, 64]] * 2
-    assert [x.shape for x in vector_sources(prepared, 64, False)] == [(4, 128)] * 2
-
-
-def test_strides():
-    assert list(strides(packed(), packed()[:, ::2])) == [384, 64, 384, 128]

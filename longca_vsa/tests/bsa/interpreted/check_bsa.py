@@ -14,7 +14,6 @@ from longca_triton.checking import (
     check,
     check_buffers,
     check_far_offsets,
-    check_launch,
     check_parts,
     check_strides,
     check_unseen,
@@ -22,7 +21,6 @@ from longca_triton.checking import (
     draw_tensors,
 )
 from longca_triton.config import Config, Configs
-from longca_triton.tuning import OPERATIONS
 from longca_vsa.bsa import launches
 from longca_vsa.bsa.configs import FromScores
 from longca_vsa.bsa.kernel import BlockSparseAttention
@@ -85,22 +83,10 @@ def test_every_block_size(block, heads, name):
     check(problem(uniform(block, heads, seqlen) if block else variable(heads)), KERNELS[name])
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("block", [16, 32, 64])
-def test_lengths_that_blocks_divide(block, kernel):
-    check(problem(uniform(block, 2, seqlen=128)), kernel)
-
-
 @pytest.mark.parametrize("lengths", [(1, 1), (40, 130), (128, 33), (65, 64), (33, 0), (0, 33)])
 @pytest.mark.parametrize("name", ["pointers", "stored"])
 def test_unequal_lengths(lengths, name):
     check(problem(uniform(32, 2, *lengths[:1], 0.7, lengths[1])), KERNELS[name])
-
-
-@pytest.mark.parametrize("block", [16, 32, 48])
-def test_cut_masks(block):
-    whole = uniform(block, 2, seqlen=200)
-    check(problem(whole.cut([(10, 60), (90, 170)], [(3, 95), (130, 131)])), DESCRIPTORS)
 
 
 @pytest.mark.sampled(4)
@@ -139,20 +125,6 @@ def test_a_mask_that_shows_nothing(block, heads, kernel):
     out, lse, *grads = check(problem(uniform(block, heads, kept=0.0)), kernel)
     assert (lse == -torch.inf).all()
     assert all((x == 0).all() for x in (out, *grads))
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("block", [16, 32, 50])
-def test_a_mask_that_shows_all(block, kernel):
-    check(problem(uniform(block, 2, seqlen=80, kept=1.0)), kernel)
-
-
-@pytest.mark.parametrize("block", [16, 32, 50])
-def test_a_key_block_that_all_see_and_a_query_block_that_sees_all(block):
-    mask = uniform(block, 2, seqlen=190, kept=0.0)
-    kept = np.stack([mask.kept(0), mask.kept(1)])
-    kept[0, :, 0], kept[0, 2], kept[1, 1], kept[1, 0, -1] = True, True, True, True
-    check(problem(BlockSparseMask(kept, mask.q_bounds, mask.k_bounds)), DESCRIPTORS)
 
 
 def test_large_scores_and_a_scale_of_ones_own():
@@ -198,8 +170,3 @@ def test_buffers_are_filled_whatever_their_strides():
 @pytest.mark.parametrize("block", [16, 32])
 def test_offsets_past_32_bits(block):
     check_far_offsets(problem(uniform(block, 1, seqlen=70), 2, 1), POINTERS)
-
-
-@pytest.mark.parametrize("kernel", OPERATIONS)
-def test_a_launch_by_itself_as_it_is_tuned(kernel):
-    check_launch(BlockSparseAttention, problem(uniform(32, 2)), kernel, DESCRIPTORS.configs)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -54,23 +52,6 @@ def test_every_mask_of_equal_heads(label, mask):
     verify(CuDNNBlockSparse(), mask, dtype="bfloat16", device=CPU, heads=(heads, heads), head_dim=128)
 
 
-@pytest.mark.parametrize(("label", "mask"), MASKS[::7], ids=[label for label, _ in MASKS[::7]])
-@pytest.mark.parametrize("head_dim", [64, 96])
-def test_forwards_of_shared_heads(label, mask, head_dim):
-    heads = {1: (8, 1), 3: (6, 3), 2: (4, 2), 8: (8, 1)}[mask.heads]
-    verify(CuDNNBlockSparse(), mask, direction="forward", dtype="float16", device=CPU, heads=heads, head_dim=head_dim)
-
-
-@pytest.mark.parametrize("block", [64, 128, 80])
-def test_strided_inputs(block):
-    asked = problem(masks.build("uniform_block_sparse", 203, block=block, kept=0.6, heads=2, seed=0))
-    inputs, kernel = draw_inputs(asked, 0), CuDNNBlockSparse()
-    q, k, v = torch.cat([inputs.q, inputs.k, inputs.v], 1).split(2, 1)
-    odd = torch.zeros(203, 2, 129, dtype=torch.bfloat16)[..., :128]
-    strided = replace(inputs, q=q, k=k, v=v, dout=odd.copy_(inputs.dout))
-    assert_close(both_ways(kernel, asked, strided), both_ways(kernel, asked, inputs))
-
-
 @pytest.mark.parametrize("block", [128, 80])
 def test_gradients_fill_buffers(block):
     asked = problem(masks.build("uniform_block_sparse", 203, block=block, kept=0.6, heads=2, seed=0))
@@ -83,14 +64,6 @@ def test_gradients_fill_buffers(block):
     kernel.forward(inputs.q, inputs.k, inputs.v, plan, out=out, lse=lse)
     kernel.backward(inputs.dout, inputs.q, inputs.k, inputs.v, out, lse, plan, dq=dq, dk=dk, dv=dv)
     assert_close((out, lse, dq, dk, dv), expected)
-
-
-@pytest.mark.parametrize(("direction", "width"), [("forward", 5), ("backward", 6)])
-def test_the_width_of_lists_is_rounded_up_for_the_backward(direction, width):
-    mask = masks.build("uniform_block_sparse", 640, block=64, kept=0.5, seed=0)
-    plan = CuDNNBlockSparse().plan(problem(mask, direction=direction))
-    assert plan.lists.columns.shape == (2, 10, width)
-    assert (plan.lists.counts == 5).all()
 
 
 @pytest.mark.parametrize(

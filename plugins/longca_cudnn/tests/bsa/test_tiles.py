@@ -3,39 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca import masks
-from longca.masks import BlockSparseMask
-from longca_cudnn.bsa.tiles import TiledSide, in_tiles, tile_size
+from longca_cudnn.bsa.tiles import TiledSide, in_tiles
 
 from ..drawn import block_masks, bounds
 
 SIZES = st.one_of(st.integers(1, 200), st.sampled_from([64, 128, 192, 256]))
-
-
-@pytest.mark.parametrize(
-    ("starts", "tile"),
-    [
-        ([0, 64, 203], 64),
-        ([0, 128, 203], 128),
-        ([0, 192, 384], 64),
-        ([0, 256, 300], 128),
-        ([0, 5], 128),
-        ([0, 3, 9], 64),
-    ],
-)
-def test_the_tile_is_the_largest_that_blocks_begin_at(starts, tile):
-    kept = np.ones((len(starts) - 1, 1), np.bool_)
-    assert tile_size(BlockSparseMask(kept, starts, [0, 77])) == tile
-    assert tile_size(BlockSparseMask(kept.T, [0, 77], starts)) == tile
-
-
-def test_blocks_that_are_tiles_stay():
-    mask = masks.build("uniform_block_sparse", 1103, block=64, kept=0.5, heads=2, seed=0)
-    assert in_tiles(mask, 64) is mask
 
 
 @given(bounds(sizes=SIZES), st.sampled_from([64, 128]))

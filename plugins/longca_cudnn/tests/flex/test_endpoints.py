@@ -11,7 +11,7 @@ from longca import masks
 from longca.masks import Form, Slice, SliceMask
 from longca_cudnn.flex.endpoints import blind_queries, count_of, endpoints_of
 
-from ..drawn import block_masks, slice_masks
+from ..drawn import slice_masks
 
 CPU = torch.device("cpu")
 
@@ -52,12 +52,6 @@ def check(mask, dense, heads_q):
 def test_any_intervals(drawn):
     mask, dense = drawn
     assert check(mask, dense, 8) == fewest(dense) == count_of(mask.row_pieces)
-
-
-@given(block_masks())
-def test_masks_of_heads(drawn):
-    mask, dense = drawn
-    assert check(mask, dense, 8) == fewest(dense)
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 
 import pytest
 import torch
 
 from longca import Device, Problem, masks
-from longca.masks import Form, Slice, SliceMask
+from longca.masks import SliceMask
 from longca.parallel.merge import merge
 from longca.testing import verify
 from longca_bench.conformance.masks import small_masks, sparse_rows, uneven
@@ -105,38 +104,6 @@ def test_the_backward_takes_the_results_of_a_larger_softmax():
     assert_close((out, lse, *merged), both_ways(whole, inputs))
 
 
-def test_one_callable_for_each_layout():
-    asked = problem(masks.build("causal", 77))
-    plan, inputs = CuDNNFlex().plan(asked), draw_inputs(asked, 0)
-    both_ways(asked, inputs, plan=plan)
-    calls = dict(plan.calls)
-    assert [key[0] for key in calls] == ["FlexAttentionFwd", "FlexAttentionBwd"]
-    both_ways(asked, inputs.clone(), plan=plan)
-    assert plan.calls == calls
-
-
-@pytest.mark.parametrize("deterministic", [False, True])
-def test_equal_bits_are_asked_for(deterministic, monkeypatch):
-    asked, found = problem(masks.build("causal", 77), deterministic=deterministic), []
-
-    class Asked(fake.FlexAttentionBwd):
-        def __init__(self, *tensors, deterministic):
-            found.append(deterministic)
-            super().__init__(*tensors, deterministic=deterministic)
-
-    monkeypatch.setattr(fake, "FlexAttentionBwd", Asked)
-    both_ways(asked, draw_inputs(asked, 0))
-    assert found == [deterministic]
-
-
-def test_nothing_reaches_the_terminal(capfd, monkeypatch):
-    for name in ("FlexAttentionFwd", "FlexAttentionBwd"):
-        monkeypatch.setattr(logging.getLogger(name), "level", logging.NOTSET)
-    asked = problem(masks.build("causal", 77))
-    both_ways(asked, draw_inputs(asked, 0))
-    assert capfd.readouterr() == ("", "")
-
-
 @pytest.mark.parametrize("lengths", [(129, 0), (0, 130), (0, 0), (5, 7)])
 def test_an_empty_mask_runs_nothing(lengths):
     asked = problem(SliceMask([], *lengths))
@@ -146,9 +113,3 @@ def test_an_empty_mask_runs_nothing(lengths):
     assert plan.metadata_bytes == 0
     assert (lse == -torch.inf).all()
     assert all((x == 0).all() for x in (out, *grads))
-
-
-def test_a_plan_counts_the_tensors_of_the_library_once():
-    plan = CuDNNFlex().plan(problem(SliceMask([Slice(3, 10, 0, 5)], 11, 5)))
-    assert plan.form is Form.ROW_INTERVALS
-    assert plan.metadata_bytes == 3 * 4 + 5 * 8 + 11

@@ -15,7 +15,6 @@ from longca_triton import checking
 from longca_triton.checking import (
     check_buffers,
     check_far_offsets,
-    check_launch,
     check_parts,
     check_strides,
     check_unseen,
@@ -23,7 +22,6 @@ from longca_triton.checking import (
     draw_tensors,
 )
 from longca_triton.config import Config, Configs
-from longca_triton.tuning import OPERATIONS
 
 POINTERS = FlashMask(Configs(Config(64, 32, 4, 2), Config(32, 64, 4, 2), Config(64, 32, 4, 2)))
 DESCRIPTORS = FlashMask(Configs(Config(32, 64, 4, 2, True), Config(64, 32, 4, 2, True), Config(32, 32, 4, 2, True)))
@@ -130,17 +128,3 @@ def test_buffers_are_filled_whatever_their_strides():
 
 def test_offsets_past_32_bits():
     check_far_offsets(problem(masks.build("causal", seqlen=70), 2), POINTERS)
-
-
-def test_a_plan_of_the_forward_alone_is_smaller():
-    mask = masks.build("causal", seqlen=SEQLEN)
-    forward = POINTERS.plan(problem(mask, direction="forward"))
-    assert forward.key_intervals is None
-    assert not forward.by_key
-    assert 0 < forward.metadata_bytes < POINTERS.plan(problem(mask)).metadata_bytes
-
-
-@pytest.mark.parametrize("kernel", OPERATIONS)
-def test_a_launch_by_itself_as_it_is_tuned(kernel):
-    asked = problem(masks.build("causal_document", seqlen=90, documents=[50, 40]))
-    check_launch(FlashMask, asked, kernel, DESCRIPTORS.configs)

@@ -25,8 +25,6 @@ from longca.manifests import Device, Problem
 from longca.masks import Mask
 from longca.parallel.merge import merge
 from longca_builtin.naive import Naive
-from longca_triton.config import Configs
-from longca_triton.tuning import Inputs, Maker
 
 __all__ = [
     "RESULTS",
@@ -34,7 +32,6 @@ __all__ = [
     "check",
     "check_buffers",
     "check_far_offsets",
-    "check_launch",
     "check_layouts",
     "check_parts",
     "check_strides",
@@ -140,9 +137,6 @@ def check(
         problem: The problem.
         kernel: The kernel.
         tensors: q, k, v and dout. None stands for those of `draw_tensors`.
-
-    Raises:
-        AssertionError: As `compare` does.
     """
     q, k, v, dout = draw_tensors(problem) if tensors is None else tensors
     results = both_ways(kernel, problem, q, k, v, dout)
@@ -159,9 +153,6 @@ def check_parts(problem: Problem, kernel: Kernel, cut: int) -> None:
         problem: The problem of the whole.
         kernel: A kernel whose backward is `EXTERNAL`.
         cut: The first key of the second half.
-
-    Raises:
-        AssertionError: As `compare` does.
     """
     q, k, v, dout = draw_tensors(problem)
     mask = problem.concrete_mask
@@ -182,11 +173,7 @@ def check_parts(problem: Problem, kernel: Kernel, cut: int) -> None:
 
 
 def check_strides(problem: Problem, kernel: Kernel) -> None:
-    """Compares a kernel with attention by the book on tensors of several layouts.
-
-    Raises:
-        AssertionError: As `compare` does.
-    """
+    """Compares a kernel with attention by the book on tensors of several layouts."""
     q, k, v, dout = draw_tensors(problem)
     fused = torch.cat([q, k, v], dim=1)  # one projection's output, with q, k and v side by side
     q_part, k_part, v_part = fused.split([x.shape[1] for x in (q, k, v)], dim=1)
@@ -242,9 +229,6 @@ def check_far_offsets(problem: Problem, kernel: Kernel) -> None:
     Args:
         problem: A problem of at least 65 tokens, whose last offset does not fit in 32 bits.
         kernel: The kernel.
-
-    Raises:
-        AssertionError: As `compare` does.
     """
     tensors = draw_tensors(problem)
     q, k, dq, dk = (_far_apart(x) for x in (*tensors[:2], *tensors[:2]))
@@ -253,31 +237,6 @@ def check_far_offsets(problem: Problem, kernel: Kernel) -> None:
     out, lse = kernel.forward(q, k, v, plan)
     grads = kernel.backward(dout, q, k, v, out, lse, plan, dq=dq, dk=dk)
     compare((out, lse, *grads), both_ways(Naive(), problem, *(x.double() for x in tensors)))
-
-
-def check_launch(maker: Maker, problem: Problem, kernel: str, configs: Configs) -> None:
-    """Compares one launch by itself, as it is tuned, under the configuration in use and under another.
-
-    Args:
-        maker: The kernel's class.
-        problem: The problem.
-        kernel: `forward`, `dkdv` or `dq`.
-        configs: The other configurations.
-
-    Raises:
-        AssertionError: The results differ.
-    """
-    inputs = Inputs.make(maker, problem)
-    results = []
-    for config in (getattr(inputs.in_use, kernel), getattr(configs, kernel)):
-        run, written = inputs.case(kernel, config)
-        for x in written:
-            x.fill_(torch.nan)
-        run()
-        results.append(written)
-    for x, y in zip(*results, strict=True):
-        bound = _TOLERANCE * max(1.0, float(y[y.isfinite()].abs().max()))
-        torch.testing.assert_close(x, y, rtol=0.0, atol=bound)
 
 
 def check_layouts(problem: Problem, kernel: Kernel) -> None:
