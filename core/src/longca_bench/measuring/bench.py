@@ -18,8 +18,7 @@ from longca_bench.measuring.gpu_state import gpu_state
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.kernel_trial import KernelTrial
 from longca_bench.measuring.messages import Result
-from longca_bench.measuring.noise import quietly
-from longca_bench.measuring.processor import process_tree
+from longca_bench.measuring.noise import own_processes, quietly
 from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.shared_inputs import InputCache, SharedInputs
 from longca_bench.measuring.status import CaseEndError, Status, failure
@@ -201,7 +200,7 @@ class Bench:
             self._wait_idle,
         )
         wall = trial.wall(timing)
-        gpu = gpu_state(process_tree({os.getpid(), *self._own})) if self._device.kind == "cuda" else None
+        gpu = gpu_state(own_processes({os.getpid(), *self._own})) if self._device.kind == "cuda" else None
         return before | {
             "samples": timing.samples,
             "wall": wall,

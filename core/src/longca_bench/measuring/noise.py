@@ -1,7 +1,6 @@
 """Noise: the load of other processes, the clocks and the drift of a measurement, and the wait for a quiet machine.
 
-A watch looks at the machine before and after the timed calls, and never between them. A look takes less than 1 ms, and
-up to 3 ms beside another process on the GPU.
+A watch looks at the machine before and after the timed calls, and never between them. A look takes a few milliseconds.
 """
 
 from __future__ import annotations
@@ -9,31 +8,39 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from math import sqrt
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from longca_bench.measuring.drift import drift
+import psutil
+
 from longca_bench.measuring.gpu_state import gpu_clock, gpu_used_by_others
-from longca_bench.measuring.processor import allowed_cores, count_error, process_tree, read_processor
+from longca_bench.measuring.statistics import drift
 from longca_bench.measuring.world import World
 
-__all__ = ["BUSY_CORES", "BUSY_GPU", "DRIFT", "REPEATS", "Noise", "disturbed", "quietly", "wait_idle"]
+__all__ = ["Noise", "own_processes", "quietly", "wait_idle"]
 
 #: Cores that other processes may use beside a measurement on a CPU, or the share of all cores if that is more.
-BUSY_CORES, BUSY_SHARE = 0.25, 0.02
+_BUSY_CORES, _BUSY_SHARE = 0.25, 0.02
 #: Cores that a measurement on a GPU needs: one launches kernels, and one is for the rest.
 _LAUNCHING = 2
 #: Share of the GPU's time that other processes may use.
-BUSY_GPU = 0.05
-#: Seconds before a watch in which others count too. NVML samples processes every 0.2 s.
-_BEFORE = 0.25
+_BUSY_GPU = 0.05
 #: Share of the median by which samples may drift. A drift of 10 % moves the median by 5 %.
-DRIFT = 0.1
+_DRIFT = 0.1
 #: Throttle reasons that are a fault. A GPU at its power limit is as it should be.
 _FAULTS = {"HwSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown", "SwThermalSlowdown"}
-#: Times that a disturbed measurement is repeated.
-REPEATS = 3
+#: Seconds before a watch in which other processes on the GPU count too. NVML samples processes every 0.2 s.
+_BEFORE = 0.25
+#: Seconds by which the time that one core worked may be off. The system counts ticks of 10 ms.
+_TICKS_OFF = 0.04
+#: Times that a disturbed measurement is made again, and how often if it may wait for a quiet machine.
+_AGAIN, _AGAIN_AFTER_WAITING = 1, 3
 #: Seconds without own work in which a machine shows whether it is quiet.
 _LOOK = 0.5
+
+_CPUS = Path("/sys/devices/system/cpu")
 
 
 class _Timed(Protocol):
@@ -55,8 +62,8 @@ class Noise:
     def __init__(self, kind: str, own: Iterable[int] = ()) -> None:
         self._on_gpu, self._own = kind == "cuda", {os.getpid(), *own}
         self._since = time.time() - _BEFORE
-        self._clock = _clock() if self._on_gpu else {}
-        self._begin = read_processor(self._own)
+        self._clock, self._mhz = _clock() if self._on_gpu else {}, _mhz()
+        self._others, self._at = self._seconds_of_others(), time.monotonic()
 
     def stop(self, samples: Sequence[float] = ()) -> dict[str, Any]:
         """Ends the watch.
@@ -72,10 +79,11 @@ class Noise:
             `other_gpu` is the share of its time that other processes used, `sm_clock` its MHz at the beginning and at
             the end, and `throttle` the reasons for low clocks at the end.
         """
-        end = read_processor(self._own)
+        begin, end = self._others, self._seconds_of_others()
+        seconds = max(time.monotonic() - self._at, 1e-9)
         found: dict[str, Any] = {
-            "other_cores": _rounded(end.other_cores(self._begin)),
-            "mhz": [_rounded(self._begin.mhz), _rounded(end.mhz)],
+            "other_cores": None if begin is None or end is None else _rounded(max(0.0, end - begin) / seconds),
+            "mhz": [_rounded(self._mhz), _rounded(_mhz())],
             "drift": _rounded(drift(samples)),
         }
         if self._on_gpu:
@@ -83,22 +91,38 @@ class Noise:
             found["other_gpu"] = self._used_by_others(worked=bool(samples))
             found["sm_clock"] = [self._clock.get("sm_clock"), clock.get("sm_clock")]
             found["throttle"] = clock.get("throttle", [])
-        why = "; ".join(_reasons(found, end.at - self._begin.at))
+        why = "; ".join(_reasons(found, seconds))
         return {**found, "busy": bool(why), "why": why}
+
+    def _seconds_of_others(self) -> float | None:
+        """Seconds that all processes but our own have worked on the allowed cores. None where the system counts none.
+
+        The time of a virtual machine's neighbours counts.
+        """
+        times = psutil.cpu_times(percpu=True)
+        found = [times[core] for core in _allowed_cores() if core < len(times)]
+        if not any(map(sum, found)):
+            return None
+        idle = sum(each.idle + getattr(each, "iowait", 0.0) for each in found)
+        guests = sum(getattr(each, "guest", 0.0) + getattr(each, "guest_nice", 0.0) for each in found)
+        return float(sum(map(sum, found)) - idle - guests - _seconds(own_processes(self._own)))
 
     def _used_by_others(self, *, worked: bool) -> float | None:
         from pynvml import NVMLError  # type: ignore[import-untyped]
 
         try:
-            return gpu_used_by_others(process_tree(self._own), self._since, worked=worked)
+            return gpu_used_by_others(own_processes(self._own), self._since, worked=worked)
         except NVMLError:
             return None
 
 
-def disturbed(kind: str, own: Iterable[int]) -> Callable[[], bool]:
-    """A function that says whether other processes have computed since now. `Noise` has the arguments."""
-    watch = Noise(kind, own)
-    return lambda: bool(watch.stop()["busy"])
+def own_processes(roots: Iterable[int]) -> set[int]:
+    """Processes and their descendants."""
+    found = set(roots)
+    for root in tuple(found):
+        with suppress(psutil.Error):
+            found |= {process.pid for process in psutil.Process(root).children(recursive=True)}
+    return found
 
 
 def wait_idle(kind: str, seconds: float, own: Iterable[int] = ()) -> bool:
@@ -125,15 +149,15 @@ def wait_idle(kind: str, seconds: float, own: Iterable[int] = ()) -> bool:
 def quietly(
     measure: Callable[[], _T], world: World, own: Iterable[int] = (), wait: float = 0.0
 ) -> tuple[_T, dict[str, Any]]:
-    """Measures under a watch. All ranks of a world do so together.
+    """Measures under a watch, and once more if the machine was busy. All ranks of a world do so together.
 
     Args:
         measure: Makes the timed calls.
         world: The ranks.
         own: Our own processes beside this one.
         wait: Seconds to wait for a quiet machine before measuring. A measurement that was disturbed all the same is
-            repeated after another wait. Both have to end within these seconds, and the repeat is taken to last as long
-            as the measurement before it. 0 measures once, at once.
+            repeated up to three times, after another wait each. All have to end within these seconds, and a repeat is
+            taken to last as long as the measurement before it. 0 does not wait.
 
     Returns:
         The last measurement, and its noise as `Noise.stop` gives it: that of the first rank that was disturbed, or of
@@ -142,20 +166,22 @@ def quietly(
     """
     kind, left, waited = world.device.type, wait, 0.0
     ours = {pid for some in world.everyone((os.getpid(), *own)) for pid in some}
-    for again in range(REPEATS + 1):
+    most = 1 + (_AGAIN_AFTER_WAITING if wait else _AGAIN)
+    for number in range(1, most + 1):
         if wait:
             start = time.monotonic()
             wait_idle(kind, left, ours)
             left -= (seconds := time.monotonic() - start)
             waited += seconds
-        watch, start = Noise(kind, ours), time.monotonic()
+        measured, watch, start = number, Noise(kind, ours), time.monotonic()
         timing = measure()
         left -= time.monotonic() - start  # the next one takes as long
         everyone = world.everyone((watch.stop(timing.samples), left))
         noise = next((each for each, _ in everyone if each["busy"]), everyone[0][0])
-        if not noise["busy"] or again == REPEATS or min(each for _, each in everyone) <= 0:
+        is_late = wait > 0 and min(each for _, each in everyone) <= 0
+        if not noise["busy"] or is_late:
             break
-    return timing, {**noise, "waited": _rounded(waited), "measured": again + 1} if wait else noise
+    return timing, {**noise, "waited": _rounded(waited), "measured": measured} if wait else noise
 
 
 def _reasons(found: dict[str, Any], seconds: float) -> Iterator[str]:
@@ -163,18 +189,40 @@ def _reasons(found: dict[str, Any], seconds: float) -> Iterator[str]:
     cores, gpu = found["other_cores"], found.get("other_gpu")
     if cores is not None and cores > _most_cores(seconds, on_gpu="sm_clock" in found):
         yield f"{cores:.1f} cores of other processes"
-    if gpu is not None and gpu > BUSY_GPU:
+    if gpu is not None and gpu > _BUSY_GPU:
         yield f"another process used {100 * gpu:.0f} % of the GPU"
     if faults := sorted(_FAULTS.intersection(found.get("throttle", ()))):
         yield f"the GPU lowers its clocks: {', '.join(faults)}"
-    if abs(found["drift"]) > DRIFT:
+    if abs(found["drift"]) > _DRIFT:
         yield f"samples drift by {100 * found['drift']:+.0f} %"
 
 
 def _most_cores(seconds: float, *, on_gpu: bool) -> float:
     """The number of cores that others may use. A GPU's time suffers only if no core is left to launch from."""
-    cores = len(allowed_cores())
-    return max(BUSY_CORES, cores - _LAUNCHING if on_gpu else BUSY_SHARE * cores) + count_error() / seconds
+    cores = len(_allowed_cores())
+    return max(_BUSY_CORES, cores - _LAUNCHING if on_gpu else _BUSY_SHARE * cores) + _TICKS_OFF * sqrt(cores) / seconds
+
+
+def _seconds(pids: Iterable[int]) -> float:
+    """Seconds that processes have computed, and their ended children."""
+    found = 0.0
+    for pid in pids:
+        with suppress(psutil.Error):
+            found += sum(psutil.Process(pid).cpu_times()[:4])  # user, system, and both of the children
+    return found
+
+
+def _allowed_cores() -> list[int]:
+    return sorted(os.sched_getaffinity(0))
+
+
+def _mhz() -> float | None:
+    """Mean frequency of two allowed cores. Reading one can wake it up, and old kernels wait for 10 ms."""
+    found = []
+    for core in _allowed_cores()[:2]:
+        with suppress(OSError, ValueError):
+            found.append(int((_CPUS / f"cpu{core}/cpufreq/scaling_cur_freq").read_text("ascii")) / 1e3)
+    return sum(found) / len(found) if found else None
 
 
 def _clock() -> dict[str, Any]:

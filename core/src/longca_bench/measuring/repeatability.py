@@ -2,29 +2,41 @@
 
 Two processes do the same work one after the other, as two runs do that `longca compare` compares. They do not take
 turns: drift and other places in memory are part of the difference. A run is several results, and each of them is timed
-as a case is.
+as a case is. The work is PyTorch's attention.
+
+    python -m longca_bench.measuring.repeatability cpu cuda
+
+The process prints one line of JSON: for each kind of device the samples of each result, and the noise.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import subprocess
+import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from statistics import median
 from typing import Any
 
-from longca.errors import LongCAError
+from longca_bench.measuring.module_output import last_json_line
 from longca_bench.measuring.statistics import Interval, geometric_mean_interval
 
-__all__ = ["DEADLINE", "Repeatability", "measure_repeatability"]
+__all__ = ["FEWEST", "Repeatability", "measure_repeatability"]
 
 #: Seconds in which a run ends, with importing torch on a busy machine.
-DEADLINE = 180.0
-_MODULE = "longca_bench.measuring.same_work"
-_LAST_WORDS = 500  # characters of a run's complaint that are shown
+_DEADLINE = 180.0
+#: Seconds of one run, and the fewest results in it.
+SECONDS, FEWEST = 2.0, 8
+#: Seconds without timed work after each result. A case has other work there. Without it a GPU is at its power limit
+#: all the time, where its clocks wander.
+_PAUSE = 0.1
+#: Heads, tokens, head dim and dtype on each kind of device. A call takes about a millisecond.
+_SHAPES = {"cpu": (8, 1024, 64, "float32"), "cuda": (16, 8192, 128, "float16")}
 
 _Results = Sequence[Sequence[float]]
 
@@ -72,7 +84,7 @@ class Repeatability:
         return {"needed": self.needed, "ratio": ratio.value, "interval": ends, "medians": runs, "noise": self.noise}
 
 
-def measure_repeatability(kinds: Sequence[str], module: str = _MODULE) -> dict[str, Repeatability]:
+def measure_repeatability(kinds: Sequence[str], module: str = __name__) -> dict[str, Repeatability]:
     """Runs the same work twice.
 
     Args:
@@ -85,25 +97,42 @@ def measure_repeatability(kinds: Sequence[str], module: str = _MODULE) -> dict[s
     Raises:
         LongCAError: A run failed, or did not end in time.
     """
-    a, b = (_run(kinds, module) for _ in range(2))
+    a, b = (last_json_line(module, *kinds, what="the timing", seconds=_DEADLINE) for _ in range(2))
     return {
         kind: Repeatability(a[kind]["results"], b[kind]["results"], (a[kind]["noise"], b[kind]["noise"]))
         for kind in kinds
     }
 
 
-def _run(kinds: Sequence[str], module: str) -> dict[str, Any]:
-    """The last line of one run, which is JSON."""
-    command = [sys.executable, "-P", "-m", module, *kinds]
-    try:
-        ran = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=DEADLINE, encoding="utf-8", errors="replace",
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise LongCAError(f"the timing did not end within {DEADLINE:g} s; it was ended") from None
-    try:
-        return dict(json.loads(ran.stdout.splitlines()[-1]))
-    except (IndexError, ValueError):
-        last = "".join(ran.stderr.strip().splitlines()[-1:])[-_LAST_WORDS:] or "nothing"
-        raise LongCAError(f"the timing ended with code {ran.returncode}, and its last words are: {last}") from None
+def run(kind: str, seconds: float = SECONDS) -> dict[str, Any]:
+    """Takes results for some seconds. A result is a warm-up and samples, by the rules of a case.
+
+    Args:
+        kind: `cpu` or `cuda`.
+        seconds: The time for all results.
+
+    Returns:
+        `results`, the samples of each result, and `noise`, as `Noise.stop` gives it.
+    """
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+
+    from longca_bench.measuring.noise import Noise
+    from longca_bench.measuring.timing import time_calls
+    from longca_bench.measuring.world import World
+
+    heads, tokens, head_dim, dtype = _SHAPES[kind]
+    drawn, about = torch.Generator(kind).manual_seed(0), {"dtype": getattr(torch, dtype), "device": kind}
+    q, k, v = (torch.randn(1, heads, tokens, head_dim, generator=drawn, **about) for _ in range(3))
+    call, world = partial(scaled_dot_product_attention, q, k, v, is_causal=True), World(torch.device(kind))
+    results: list[tuple[float, ...]] = []
+    time_calls(call, world)
+    watch, end = Noise(kind, (os.getppid(),)), time.monotonic() + seconds
+    while len(results) < FEWEST or time.monotonic() < end:
+        results.append(time_calls(call, world).samples)
+        time.sleep(_PAUSE)
+    return {"results": results, "noise": watch.stop(list(chain(*results)))}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps({kind: run(kind) for kind in sys.argv[1:]}) + "\n")

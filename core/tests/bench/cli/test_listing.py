@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from longca import masks
-from longca_bench.measuring.same_work import FEWEST
+from longca_bench.measuring.repeatability import FEWEST
 from longca_bench.reports.words import brief_percent
 
 from ...fake_plugins import FakePlugins

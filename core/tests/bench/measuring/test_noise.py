@@ -1,11 +1,10 @@
-"""Noise: a neighbour, a hot GPU and a drift are named, and a measurement beside them is repeated if asked."""
+"""Noise: a neighbour, a hot GPU and a drift are named, and a measurement beside them is made again."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from types import SimpleNamespace
 
@@ -14,43 +13,41 @@ import torch
 
 from longca_bench.measuring import noise
 from longca_bench.measuring.gpu_state import gpu_state
-from longca_bench.measuring.noise import REPEATS, Noise, quietly, wait_idle
-from longca_bench.measuring.processor import Reading, read_processor
+from longca_bench.measuring.noise import Noise, own_processes, quietly, wait_idle
 from longca_bench.measuring.timing import time_calls
 from longca_bench.measuring.world import World
 
 CPU = World(torch.device("cpu"))
 STEADY, RISING = [0.01] * 20, [0.01 + 0.0001 * n for n in range(20)]
+SPIN = f"{sys.executable} -c 'while True: pass'"
 
 
 @pytest.fixture
 def others(monkeypatch):
     """Sets the number of cores, of 8, that other processes use: always, or once until the next look a second later."""
-    now = SimpleNamespace(cores=0.0, once=0.0, worked=0.0, looks=0)
+    now = SimpleNamespace(cores=0.0, once=0.0, worked=0.0, at=0.0)
 
-    def read(own):
-        now.looks += 1
+    def worked(_):
+        now.at += 1
         if now.cores is None:
-            return Reading(now.looks, None, 0.0, None)
+            return None
         now.worked, now.once = now.worked + max(now.cores, now.once), 0.0
-        return Reading(now.looks, now.worked, 0.0, 2600.0)
+        return now.worked
 
-    monkeypatch.setattr(noise, "read_processor", read)
-    monkeypatch.setattr(noise, "allowed_cores", lambda: set(range(8)))
+    monkeypatch.setattr(Noise, "_seconds_of_others", worked)
+    monkeypatch.setattr(noise, "_allowed_cores", lambda: range(8))
+    monkeypatch.setattr(noise, "_mhz", lambda: 2600.0)
     monkeypatch.setattr(noise, "_LOOK", 0.0)
+    clock = {name: getattr(time, name) for name in ("time", "sleep")}
+    monkeypatch.setattr(noise, "time", SimpleNamespace(monotonic=lambda: now.at, **clock))
     return now
 
 
 @pytest.fixture
 def gpu(monkeypatch):
     """Sets the numbers of a GPU."""
-    now = SimpleNamespace(used=0.0, clock={"sm_clock": 1980, "throttle": ["SwPowerCap"]}, worked=None)
-
-    def used(own, since, *, worked):
-        now.worked = worked
-        return now.used
-
-    monkeypatch.setattr(noise, "gpu_used_by_others", used)
+    now = SimpleNamespace(used=0.0, clock={"sm_clock": 1980, "throttle": ["SwPowerCap"]})
+    monkeypatch.setattr(noise, "gpu_used_by_others", lambda own, since, *, worked: now.used if worked else 0.0)
     monkeypatch.setattr(noise, "gpu_clock", lambda: now.clock)
     return now
 
@@ -62,7 +59,6 @@ def test_a_quiet_machine_is_not_busy_and_its_numbers_are_plain_data(others, gpu)
         "other_cores": 0.0, "mhz": [2600.0, 2600.0], "drift": 0.0, "other_gpu": 0.0, "sm_clock": [1980, 1980],
         "throttle": ["SwPowerCap"], "busy": False, "why": "",
     }  # fmt: skip
-    assert gpu.worked
     assert "other_gpu" not in Noise("cpu").stop(STEADY)
 
 
@@ -99,8 +95,7 @@ def test_other_processes_on_the_gpu_and_its_faults(others, gpu, used, throttle, 
 
 def test_samples_that_drift(others):
     assert Noise("cpu").stop(RISING)["why"] == "samples drift by +17 %"
-    small = [0.01 + 0.00001 * n for n in range(20)]
-    found = Noise("cpu").stop(small)  # a drift, but no disturbance
+    found = Noise("cpu").stop([0.01 + 0.00001 * n for n in range(20)])  # a drift, but no disturbance
     assert (found["drift"], found["busy"]) == (pytest.approx(0.0188, abs=1e-4), False)
 
 
@@ -117,78 +112,27 @@ def test_a_gpu_that_nvml_does_not_know_is_not_busy(others, monkeypatch):
 
 
 def test_a_real_neighbour_is_seen_and_our_own_child_is_not_one():
-    spin = f"{sys.executable} -c 'while True: pass'"
     # The shell ends at once, so that the neighbour is no descendant of this process.
-    neighbour = int(subprocess.check_output(["sh", "-c", f"{spin} >/dev/null 2>&1 & echo $!"]))
+    neighbour = int(subprocess.check_output(["sh", "-c", f"{SPIN} >/dev/null 2>&1 & echo $!"]))
+    child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
+        assert child.pid in own_processes([os.getpid()])
+        assert neighbour not in own_processes([os.getpid()])
         watch, same, start = Noise("cpu"), Noise("cpu", [neighbour]), time.monotonic()
-        before = read_processor([neighbour]).own
-        while read_processor([neighbour]).own - before < 0.5:
+        while noise._seconds([neighbour]) < 0.5 or noise._seconds([child.pid]) < 0.5:
             time.sleep(0.05)
         beside, as_ours = watch.stop(), same.stop()
         seconds = time.monotonic() - start
     finally:
         os.kill(neighbour, signal.SIGKILL)
+        child.kill()
+        child.wait()
     assert beside["busy"]
     assert (beside["other_cores"] - as_ours["other_cores"]) * seconds > 0.3
 
 
-class Neighbours:
-    """Processes that keep all cores busy until they are ended. They are no descendants of this process."""
-
-    def __init__(self):
-        spin = f"{sys.executable} -c 'while True: pass'"
-        spins = [f"{spin} >/dev/null 2>&1 & echo $!" for _ in noise.allowed_cores()]
-        self.pids = [int(subprocess.check_output(["sh", "-c", each])) for each in spins]
-        self.ended = 0.0
-        while read_processor(self.pids).own < 0.2:
-            time.sleep(0.05)
-
-    def end(self):
-        for pid in self.pids:
-            os.kill(pid, signal.SIGKILL)
-        self.pids, self.ended = [], time.monotonic()
-
-
-def test_a_measurement_waits_until_a_real_neighbour_has_stopped():
-    neighbours, made = Neighbours(), []
-    stop = threading.Timer(3.0, neighbours.end)
-    stop.start()
-
-    def measure():
-        made.append(time.monotonic())
-        return SimpleNamespace(samples=STEADY)
-
-    try:
-        _, found = quietly(measure, CPU, wait=60.0)
-    finally:
-        stop.join()
-    assert made[0] > neighbours.ended
-    assert found["waited"] > 2.0
-    assert found["measured"] == len(made)
-
-
-@pytest.mark.exhaustive
-def test_a_measurement_beside_a_real_neighbour_is_repeated():
-    made = []
-
-    def measure():
-        made.append(time.monotonic())
-        if len(made) == 1:
-            neighbours = Neighbours()
-            time.sleep(1.0)
-            neighbours.end()
-        return SimpleNamespace(samples=STEADY)
-
-    _, found = quietly(measure, CPU, wait=60.0)
-    if len(made) == 1:
-        pytest.skip(f"the machine was busy for 60 s without a neighbour of this test: {found['why']}")
-    assert found["measured"] == len(made) > 1
-    assert found["waited"] > 1.0, "it waits before each measurement"
-
-
-def measures(others, *busy, samples=STEADY):
-    """A measurement whose neighbours use this many cores, each time that it is made."""
+def measured(others, *busy, samples=STEADY, world=CPU, **options):
+    """The number of measurements and their noise. Neighbours use this many cores each time."""
     made = []
 
     def measure():
@@ -196,53 +140,35 @@ def measures(others, *busy, samples=STEADY):
         made.append(len(made))
         return SimpleNamespace(samples=samples, number=len(made))
 
-    return measure, made
+    timing, found = quietly(measure, world, **options)
+    assert timing.number == len(made), "the last one counts"
+    return len(made), found
 
 
-def test_a_measurement_is_made_once_unless_it_may_wait(others):
-    measure, made = measures(others, 3.0)
-    timing, found = quietly(measure, CPU)
-    assert (timing.number, found["busy"], len(made)) == (1, True, 1)
-    assert others.looks == 2
+def test_a_disturbed_measurement_is_made_once_more_and_marked(others):
+    assert measured(others, 0.0)[0] == 1
+    count, found = measured(others, 3.0, 0.0)
+    assert (count, found["busy"]) == (2, False)
+    count, found = measured(others, 3.0)
+    assert (count, found["busy"], found["why"]) == (2, True, "3.0 cores of other processes")
+    assert "waited" not in found
 
 
-def test_a_disturbed_measurement_is_repeated_until_it_is_quiet(others):
-    measure, made = measures(others, 3.0, 3.0, 0.0)
-    timing, found = quietly(measure, CPU, wait=60.0)
-    assert (timing.number, found["busy"], len(made), found["measured"]) == (3, False, 3, 3)
-
-
-def test_repeating_ends(others):
-    measure, made = measures(others, 0.0, samples=RISING)  # a drift of its own
-    _, found = quietly(measure, CPU, wait=60.0)
-    assert (len(made), found["why"]) == (1 + REPEATS, "samples drift by +17 %")
+def test_with_a_wait_it_is_repeated_until_it_is_quiet_or_three_times(others):
+    count, found = measured(others, 3.0, 3.0, 0.0, wait=600.0)
+    assert (count, found["busy"], found["measured"]) == (3, False, 3)
+    count, found = measured(others, 0.0, samples=RISING, wait=600.0)  # a drift of its own
+    assert (count, found["why"], found["waited"] > 0) == (4, "samples drift by +17 %", True)
 
 
 def test_waiting_ends_in_time_and_when_the_machine_is_quiet(others):
-    assert wait_idle("cpu", 5.0)
-    assert others.looks == 2
+    assert wait_idle("cpu", 50.0)
     others.cores = 3.0
-    start = time.monotonic()
-    assert not wait_idle("cpu", 0.2)
-    assert time.monotonic() - start >= 0.2
-
-
-def test_a_case_that_waited_in_vain_is_measured_once(others):
-    others.cores = 3.0
-    measure, made = measures(others, 3.0)
-    _, found = quietly(measure, CPU, wait=0.01)
-    assert (found["busy"], len(made)) == (True, 1)
-
-
-def test_a_measurement_that_takes_longer_than_is_left_is_not_repeated(others):
-    measure, made = measures(others, 3.0)
-
-    def slowly():
-        time.sleep(1.0)
-        return measure()
-
-    _, found = quietly(slowly, CPU, wait=0.9)
-    assert (found["busy"], len(made)) == (True, 1)
+    start = others.at
+    assert not wait_idle("cpu", 50.0)
+    assert 50.0 <= others.at - start < 60.0
+    count, found = measured(others, 3.0, wait=1.0)
+    assert (count, found["busy"]) == (1, True), "a case that waited in vain is measured once"
 
 
 class Ranks(World):
@@ -258,12 +184,10 @@ class Ranks(World):
 
 def test_ranks_repeat_together_and_the_disturbed_one_is_recorded(others):
     busy, quiet = ({"busy": each, "why": "rank 1's" if each else ""} for each in (True, False))
-    ranks = Ranks((11,), (busy, 60.0), (quiet, 60.0))
-    measure, made = measures(others, 0.0)
-    _, found = quietly(measure, ranks, wait=60.0)
-    assert (found["busy"], len(made)) == (False, 2)
-    _, found = quietly(measure, Ranks((11,), (busy, 0.0)))
-    assert found == busy
+    count, found = measured(others, 0.0, world=Ranks((11,), (busy, 0.0), (quiet, 0.0)))
+    assert (count, found["busy"]) == (2, False)
+    count, found = measured(others, 0.0, world=Ranks((11,), (busy, 0.0), (busy, 0.0)))
+    assert (count, found) == (2, busy)
 
 
 def test_real_calls_under_a_watch():

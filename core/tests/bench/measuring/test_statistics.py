@@ -2,14 +2,13 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from longca_bench.measuring.statistics import (
     ENOUGH,
     LEAST,
-    RESAMPLES,
-    _median_draws,
+    drift,
     geometric_mean_interval,
     median_interval,
     ratio_interval,
@@ -50,18 +49,6 @@ def test_a_constant_difference_is_shown():
     assert (interval.value, interval.low, interval.high) == pytest.approx((2, 2, 2))
 
 
-@settings(max_examples=20)
-@given(st.integers(1, 12))
-def test_medians_are_drawn_as_if_from_resamples(count):
-    random = np.random.default_rng(count)
-    samples = np.sort(random.lognormal(size=count))
-    drawn = _median_draws(samples, random)
-    resampled = np.median(random.choice(samples, (RESAMPLES, count)), axis=1)
-    for share in (0.1, 0.5, 0.9):
-        edge = np.quantile(resampled, share)
-        assert np.mean(drawn <= edge) == pytest.approx(np.mean(resampled <= edge), abs=0.04)
-
-
 @pytest.mark.parametrize("count", [ENOUGH, 20])
 def test_intervals_hold_the_truth_as_often_as_they_say(count):
     random, tries = np.random.default_rng(0), 300
@@ -80,3 +67,30 @@ def test_too_few_samples_have_no_interval(count):
     assert interval.value == pytest.approx(0.5)
     assert not interval.is_known
     assert interval.contains(1.0)
+
+
+DRAWS = {
+    "normal": lambda random, count: 1 + 0.02 * random.normal(size=count),
+    "late calls": lambda random, count: 1 + random.exponential(size=count),
+    "ties": lambda random, count: np.round(1 + 0.02 * random.normal(size=count), 2),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_999_of_1000_series_of_chance_do_not_drift(draw):
+    random = np.random.default_rng(12)
+    assert sum(drift(draw(random, 12)) != 0 for _ in range(3000)) <= 3
+
+
+@pytest.mark.parametrize("rise", [0.12, -0.2])
+def test_a_drift_under_noise_has_its_size_and_sign(rise):
+    random = np.random.default_rng(0)
+    found = [drift(1 + rise * np.linspace(0, 1, 50) + 0.02 * random.normal(size=50)) for _ in range(100)]
+    assert min(map(abs, found)) > 0
+    assert np.mean(found) == pytest.approx(rise / (1 + rise / 2), rel=0.05)
+
+
+def test_one_late_call_is_no_drift_and_few_samples_never_drift():
+    assert drift([1.0] * 49 + [9.0]) == 0
+    assert drift([1.0]) == drift([]) == drift([2.0] * 50) == drift(range(1, 9)) == 0
+    assert drift(range(1, 10)) == pytest.approx(8 / 5)

@@ -35,13 +35,18 @@ def test_a_noisy_machine_is_not_trusted_and_its_neighbour_is_named():
 @pytest.mark.parametrize(
     ("found", "ok", "said"),
     [
-        (set(), None, "does not tell"),
-        ({"performance"}, True, "governor performance"),
-        ({"powersave", "performance"}, None, "governor performance, powersave"),
+        ([], None, "does not tell"),
+        (["performance"], True, "governor performance"),
+        (["powersave", "performance"], None, "governor performance, powersave"),
     ],
 )
-def test_the_governor(monkeypatch, found, ok, said):
-    monkeypatch.setattr(timing_facts, "governors", lambda: found)
+def test_the_governor_is_that_of_the_allowed_cores(tmp_path, monkeypatch, found, ok, said):
+    monkeypatch.setattr(timing_facts, "_CPUS", tmp_path)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(1, 3))
+    for core, governor in enumerate(["ondemand", *found]):
+        folder = tmp_path / f"cpu{core}/cpufreq"
+        folder.mkdir(parents=True)
+        folder.joinpath("scaling_governor").write_text(f"{governor}\n")
     fact = find_governor()
     assert fact.ok is ok
     assert said in fact.found
