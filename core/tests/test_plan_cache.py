@@ -32,21 +32,6 @@ def test_masks_count_by_identity_and_not_by_value(counting):
     assert [ask(mask), ask(mask), ask(equal), ask(mask, "y")] == [True, False, True, True]
 
 
-def test_a_mask_is_found_by_its_key_too(counting):
-    _, ask = counting
-    mask = masks.build("causal", 8)
-    assert [ask(mask), ask(mask.key)] == [True, False]
-
-
-def test_a_pattern_counts_by_its_value(counting):
-    _, ask = counting
-    assert [ask(masks.PATTERNS["full"]), ask(masks.PATTERNS["full"]), ask(masks.PATTERNS["causal"])] == [
-        True,
-        False,
-        True,
-    ]
-
-
 def test_the_entry_that_was_not_used_for_the_longest_time_goes(counting):
     cache, ask = counting
     assert [ask(1), ask(2), ask(1), ask(3), ask(1), ask(2)] == [True, True, False, True, False, True]
@@ -70,16 +55,6 @@ def test_what_fails_is_not_kept(counting):
     with pytest.raises(ZeroDivisionError):
         cache.get(1, "x", lambda: 1 / 0)
     assert ask(1)
-
-
-def test_threads_share_a_cache():
-    cache = PlanCache(8)
-    threads = [threading.Thread(target=lambda: [cache.get(n % 16, "x", object) for n in range(2000)]) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(cache) == 8
 
 
 def test_caches_are_empty_before_the_process_ends():
@@ -136,9 +111,3 @@ def test_a_thread_that_waited_for_an_error_tries_itself():
     first.join()
     second.join()
     assert found == ["right"]
-
-
-def test_a_result_may_need_another_of_the_same_cache():
-    cache = PlanCache(4)
-    assert cache.get(1, "x", lambda: cache.get(2, "x", lambda: 5) + 1) == 6
-    assert (cache.find(2, "x"), cache.find(3, "x")) == (5, None)

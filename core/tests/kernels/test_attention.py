@@ -1,10 +1,8 @@
 """longca.attention: any kernel as a differentiable function."""
 
-import copy
 import gc
 import logging
 import pickle
-import threading
 
 import numpy as np
 import pytest
@@ -14,12 +12,12 @@ from torch.autograd import gradcheck
 import longca
 from longca import masks, plugins
 from longca.errors import MaskError, RequestError, UnknownNameError, UnsupportedError
-from longca.manifests import Backward, Device
+from longca.manifests import Backward
 from longca.masks import Form
 
 from .cases import gappy_mask, inputs, pattern_mask, per_head_mask, problem, truth
 from .reference import BOUNDS, Result, assert_close
-from .toys import Counting, Differentiable, Toys, manifest, measured
+from .toys import Counting, Toys, manifest, measured
 
 KERNELS = ("naive", "sdpa")
 
@@ -50,7 +48,7 @@ def counting(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("kernel", [*KERNELS, "auto"])
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("pattern", masks.PATTERNS)
 def test_every_pattern(pattern, kernel, dtype):
     mask = pattern_mask(pattern)
@@ -93,7 +91,7 @@ def test_softmax_scale(kernel):
     assert_close(result, truth(mask, given, 0.2), BOUNDS[torch.float64])
 
 
-@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("scale", [0.0, float("nan")])
 def test_a_scale_that_would_undo_the_mask_is_refused(scale):
     mask = pattern_mask("causal")
     with pytest.raises(RequestError, match=r"softmax_scale is .*; give a number above 0"):
@@ -147,20 +145,6 @@ def test_lse_is_returned_without_a_gradient(kernel):
     # What is done with lse changes no gradient.
     loss = (out * given.dout).sum() + lse[lse > -torch.inf].sum()
     assert (torch.autograd.grad(loss, qkv)[0] - truth(mask, given).dq).abs().max() < 1e-12
-
-
-def test_the_default_returns_out_alone():
-    mask = pattern_mask("causal")
-    assert isinstance(longca.attention(*inputs(mask, 4, 2)[:3], mask), torch.Tensor)
-
-
-@pytest.mark.parametrize("name", ["causal", "gappy", "per-head"])
-def test_a_kernel_that_is_only_differentiable(name, monkeypatch):
-    toys = Toys(manifest("toy", backward=Backward.LSE_GRAD), toy=Differentiable())
-    monkeypatch.setattr(plugins, "registry", lambda: toys)
-    mask = {"gappy": gappy_mask, "per-head": lambda: per_head_mask(8)}.get(name, lambda: pattern_mask(name))()
-    result, given = attend(mask, "toy")
-    assert_close(result, truth(mask, given), BOUNDS[torch.float64])
 
 
 # What is asked of a kernel, and how often
@@ -222,40 +206,6 @@ def test_what_differs_is_planned_anew(change, monkeypatch):
     assert len(counting.planned) == 2
 
 
-def test_as_many_plans_are_kept_as_stated_and_the_last_used_stay(counting, plans):
-    used = [masks.build("causal_sliding_window", 8, window=w) for w in range(plans.most + 1)]
-    given = inputs(used[0], 1, 1, 2)[:3]
-
-    def attend_to(mask):
-        longca.attention(*given, mask, kernel="counting")
-        return len(counting.planned)
-
-    for mask in used[:-1]:
-        attend_to(mask)
-    assert attend_to(used[0]) == plans.most  # used again, so that the second is now the oldest
-    assert attend_to(used[-1]) == plans.most + 1
-    assert len(plans) == plans.most
-    assert attend_to(used[0]) == plans.most + 1
-    assert attend_to(used[1]) == plans.most + 2
-
-
-def test_threads_share_the_plans(counting):
-    mask = pattern_mask("causal")
-    given = inputs(mask, 4, 2)[:3]
-    results = []
-    longca.attention(*given, mask, kernel="counting")
-    threads = [
-        threading.Thread(target=lambda: results.append(longca.attention(*given, mask, kernel="counting")))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 4
-    assert len(counting.planned) == 1
-
-
 # kernel="auto"
 
 
@@ -270,13 +220,6 @@ def test_auto_says_once_what_it_chose(caplog):
     other = pattern_mask("full")
     longca.attention(*inputs(other, 4, 2)[:3], other)
     assert len(caplog.records) == 2
-
-
-def test_a_named_kernel_is_nothing_to_announce(caplog):
-    caplog.set_level(logging.INFO, "longca")
-    mask = pattern_mask("causal")
-    longca.attention(*inputs(mask, 4, 2)[:3], mask, kernel="naive")
-    assert not caplog.records
 
 
 def test_auto_follows_the_history(caplog):
@@ -321,16 +264,12 @@ def test_what_is_wrong_with_the_history_is_said_once(history, caplog):
 # What is refused
 
 
-@pytest.mark.parametrize(
-    ("name", "near"), [("naiv", "Did you mean naive"), ("SDPA", "Did you mean sdpa"), ("?", "Known: naive, sdpa")]
-)
-def test_unknown_kernels(name, near):
+def test_an_unknown_kernel():
     mask = pattern_mask("causal")
-    with pytest.raises(UnknownNameError, match=near):
-        longca.attention(*inputs(mask, 4, 2)[:3], mask, kernel=name)
+    with pytest.raises(UnknownNameError, match="Did you mean naive"):
+        longca.attention(*inputs(mask, 4, 2)[:3], mask, kernel="naiv")
 
 
-@pytest.mark.parametrize("warm", [False, True], ids=["first-call", "planned-already"])
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -346,13 +285,14 @@ def test_unknown_kernels(name, near):
         (lambda q, k, v: (q[None], k[None], v[None]), r"q has shape \(1, 70, 4, 16\); tensors are packed"),
         (lambda q, k, v: (q, k, v[:, 0]), "v has shape"),
         (lambda q, k, v: (q.int(), k.int(), v.int()), "unknown dtype 'int32'"),
+        (lambda q, k, v: (q, k.numpy(), v), "k is a ndarray; give torch tensors"),
+        (lambda q, k, v: (q, k[:, :0], v[:, :0]), "among 0 KV heads"),
     ],
 )
-def test_tensors_that_do_not_fit(change, says, warm):
+def test_tensors_that_do_not_fit(change, says):
     mask = pattern_mask("causal")
     qkv = inputs(mask, 4, 2)[:3]
-    if warm:
-        longca.attention(*qkv, mask)
+    longca.attention(*qkv, mask)  # a plan that exists is no excuse
     with pytest.raises(RequestError, match=says):
         longca.attention(*change(*qkv), mask)
 
@@ -363,15 +303,10 @@ def test_a_mask_whose_heads_do_not_fit():
         longca.attention(*inputs(mask, 8, 2)[:3], mask)
 
 
-def test_a_matrix_is_no_mask():
-    mask = pattern_mask("causal")
-    with pytest.raises(RequestError, match=r"mask is a ndarray; build one with longca\.masks"):
-        longca.attention(*inputs(mask, 4, 2)[:3], mask.dense())
-
-
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
+        ({"mask": np.ones((70, 70))}, r"mask is a ndarray; build one with longca\.masks"),
         ({"kernel": None}, "kernel is None; give a kernel's name, or auto"),
         ({"softmax_scale": "a"}, "softmax_scale is 'a'; give a number above 0"),
         ({"deterministic": "no"}, "deterministic is 'no'; give True or False"),
@@ -384,21 +319,13 @@ def test_a_matrix_is_no_mask():
 def test_settings_that_mean_nothing(settings, says):
     mask = pattern_mask("causal")
     with pytest.raises(RequestError, match=says):
-        longca.attention(*inputs(mask, 4, 2)[:3], mask, **settings)
+        longca.attention(*inputs(mask, 4, 2)[:3], **{"mask": mask, **settings})
 
 
 def test_an_unknown_strategy_is_refused_as_such_without_a_mesh():
     mask = pattern_mask("causal")
     with pytest.raises(UnknownNameError, match="unknown strategy 'uliss'"):
         longca.attention(*inputs(mask, 4, 2)[:3], mask, strategy="uliss")
-
-
-@pytest.mark.parametrize("flag", [1, np.bool_(True), torch.tensor(True)])
-def test_any_truth_is_a_flag(flag):
-    mask = pattern_mask("causal")
-    given = inputs(mask, 4, 2)[:3]
-    expected = longca.attention(*given, mask, allow_unverified=True)
-    assert torch.equal(longca.attention(*given, mask, allow_unverified=flag), expected)
 
 
 @pytest.mark.parametrize("scale", [1, np.float32(0.5), torch.tensor(0.5)])
@@ -450,29 +377,18 @@ def test_the_key_of_a_mask_that_is_gone():
         torch.ops.longca.attention(*given, key, "naive", None, False, False, False)
 
 
-@pytest.mark.parametrize("duplicate", [lambda m: pickle.loads(pickle.dumps(m)), copy.copy, copy.deepcopy])
-def test_a_mask_from_another_process_is_not_mistaken_for_one_of_here(duplicate):
+def test_a_mask_from_another_process_is_not_mistaken_for_one_of_here():
     # A data loader's worker counts its keys from the same number as others do.
     mask, other = pattern_mask("causal"), pattern_mask("full")
     given = inputs(mask, 4, 2)
     longca.attention(*given[:3], other)
     other.key, key = mask.key, other.key
-    arrived = duplicate(other)
+    arrived = pickle.loads(pickle.dumps(other))
     other.key = key
     longca.attention(*given[:3], mask)
     assert torch.equal(longca.attention(*given[:3], arrived), longca.attention(*given[:3], other))
     assert masks.Mask.by_key(mask.key) is mask
     assert masks.Mask.by_key(arrived.key) is arrived
-
-
-def test_a_plan_holds_its_mask():
-    mask = masks.build("causal", 5)
-    qkv, given = leaves(mask, 1, 1, head_dim=2)
-    expected = truth(mask, given).dq
-    out = longca.attention(*qkv, mask)
-    del mask
-    gc.collect()
-    assert (torch.autograd.grad(out, qkv, given.dout)[0] - expected).abs().max() < 1e-12
 
 
 @pytest.mark.gpu
@@ -485,14 +401,3 @@ def test_on_a_gpu(pattern, kernel):
     out, lse = longca.attention(*qkv, mask, kernel=kernel, return_lse=True)
     result = Result(out.detach(), lse, *torch.autograd.grad(out, qkv, given.dout))
     assert_close(result, truth(mask, given), BOUNDS[torch.bfloat16])
-
-
-@pytest.mark.gpu
-def test_the_problem_on_a_gpu_has_its_device(counting):
-    counting_toys = plugins.registry()
-    counting_toys.kernels["counting"] = manifest("counting", verified_on=">=5.0")
-    mask = pattern_mask("causal")
-    longca.attention(*inputs(mask, 4, 2, device="cuda")[:3], mask, kernel="counting")
-    device = counting.planned[0].device
-    assert (device.kind, device.capability) == ("cuda", torch.cuda.get_device_capability())
-    assert isinstance(device, Device)

@@ -4,18 +4,16 @@ import hypothesis
 import pytest
 import torch
 from hypothesis import settings
-from torch.autograd import gradcheck
 
 import longca
 from longca import masks
-from longca.errors import RequestError, UnknownNameError
 from longca.kernels.pair import Pair
 from longca.manifests.pairs import halves
 from longca_builtin.naive import Naive
 from longca_builtin.sdpa import SDPA
 
 from ..masks.strategies import any_cases
-from .cases import gappy_mask, inputs, pattern_mask, per_head_mask, problem, run, run_in_parts, truth
+from .cases import gappy_mask, inputs, pattern_mask, problem, run, run_in_parts, truth
 from .reference import BOUNDS, Result, assert_close
 from .toys import Counting, Differentiable
 
@@ -38,21 +36,14 @@ def attend(mask, kernel, dtype=torch.float64, attention=longca.attention):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kernel", PAIRS)
-@pytest.mark.parametrize("pattern", ["full", "causal", "causal_document", "shared_question", "global_sliding_window"])
+@pytest.mark.parametrize("pattern", ["causal", "shared_question"])
 def test_gradients_are_the_references(pattern, kernel, dtype):
     mask = pattern_mask(pattern)
     result, given = attend(mask, kernel, dtype)
     assert_close(result, truth(mask, given), BOUNDS[dtype])
 
 
-@pytest.mark.parametrize("kernel", PAIRS)
-@pytest.mark.parametrize("mask", [gappy_mask(), per_head_mask(8), pattern_mask("causal", 23)], ids=str)
-def test_masks_of_no_pattern_and_of_unequal_lengths(mask, kernel):
-    result, given = attend(mask, kernel)
-    assert_close(result, truth(mask, given), BOUNDS[torch.float64])
-
-
-@settings(max_examples=40)
+@settings(max_examples=25)
 @hypothesis.given(any_cases())
 def test_any_mask(case):
     given = inputs(case.mask, 4, 2)
@@ -65,12 +56,6 @@ def test_any_mask(case):
 def test_as_parts_of_a_larger_softmax(mask, name):
     given = inputs(mask, 8, 2)
     assert_close(run_in_parts(pair(name), mask, given, (12, 25)), truth(mask, given), BOUNDS[torch.float64])
-
-
-def test_gradients_by_finite_differences():
-    mask = masks.build("causal", 9)
-    qkv = [x.requires_grad_() for x in inputs(mask, 4, 2, head_dim=3)[:3]]
-    assert gradcheck(lambda *x: longca.attention(*x, mask, kernel="naive+sdpa", softmax_scale=0.7), qkv)
 
 
 @pytest.mark.parametrize("kernel", PAIRS)
@@ -115,12 +100,3 @@ def test_a_forward_plans_the_first_half_alone():
     given = inputs(mask, 4, 2)
     plan = Pair(SDPA(), load).plan(problem(mask, given, "forward"))
     assert (plan.form_text, plan.second) == ("causal", None)
-
-
-def test_what_is_refused_is_said_with_its_half():
-    mask = pattern_mask("causal")
-    q, k, v, _ = inputs(mask, 4, 2)
-    with pytest.raises(UnknownNameError, match=r"unknown backward half 'sdp'\. Did you mean sdpa"):
-        longca.attention(q, k, v, mask, kernel="naive+sdp")
-    with pytest.raises(RequestError, match="pairs a kernel with itself; name it once: sdpa"):
-        longca.attention(q, k, v, mask, kernel="sdpa+sdpa")

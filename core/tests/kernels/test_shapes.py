@@ -9,7 +9,6 @@ import longca
 from longca import masks
 from longca.errors import MaskError, RequestError
 from longca.kernels import shapes
-from longca.kernels.planned import PLANS
 
 
 def draw(*shape):
@@ -51,26 +50,11 @@ def test_sdpa_takes_a_mask_for_each_sequence_and_fewer_queries_than_keys():
     assert not lse.requires_grad
 
 
-def test_sdpa_with_padding_is_that_of_the_tokens():
-    inputs = draw(2, 2, 8, 16), draw(2, 2, 8, 16), draw(2, 2, 8, 16)
-    padded = [masks.from_cu_seqlens([0, 5], causal=True, seqlen=8), masks.build("causal", 8)]
-    dense = torch.stack([torch.from_numpy(mask.dense()) for mask in padded])[:, None]
-    check(longca.sdpa(*inputs, padded), by_torch(*inputs, dense), inputs)
-
-
 def test_sdpa_takes_block_sparse_masks():
     inputs = draw(2, 2, 32, 16), draw(2, 2, 32, 16), draw(2, 2, 32, 16)
     blocks = [masks.sample("uniform_block_sparse", 32, block=8, kept=0.5, heads=2, seed=seed) for seed in (1, 2)]
     dense = torch.stack([torch.from_numpy(mask.dense()) for mask in blocks])
     check(longca.sdpa(*inputs, blocks, kernel="naive"), by_torch(*inputs, dense), inputs)
-
-
-def test_equal_batches_share_a_mask_and_its_plan():
-    x, one, other = draw(2, 2, 8, 16), masks.build("causal", 8), masks.build("full", 8)
-    longca.sdpa(x, x, x, [one, other])
-    before = len(PLANS)
-    longca.sdpa(x, x, x, (one, other))
-    assert len(PLANS) == before
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(8, 8), (5, 8), (8, 5)])
@@ -84,10 +68,10 @@ def test_sdpa_takes_is_causal_as_torch_means_it(queries, keys):
 SHAPES = [(9, 12), (12,), (1, 1, 9, 12), (3, 1, 9, 12), (3, 1, 1, 12), (4, 9, 12), (3, 4, 9, 12), (1, 4, 1, 12)]
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("form", ["bool", "float"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_sdpa_takes_attn_mask_as_torch_means_it(shape, form, compiled):
+def test_sdpa_takes_attn_mask_as_torch_means_it(shape, form):
+    compiled = shape == SHAPES[-1]
     inputs = draw(3, 4, 9, 16), draw(3, 2, 12, 16), draw(3, 2, 12, 16)
     dense = torch.rand(shape, generator=torch.Generator().manual_seed(len(shape))) < 0.6
     bias = torch.zeros(shape).masked_fill(~dense, -torch.inf)
@@ -154,16 +138,6 @@ def test_equal_bounds_share_a_mask_and_its_plan():
     assert of(bounds) is of(bounds.clone())
     assert of(bounds, bounds) is of(bounds, bounds.clone())
     assert of(bounds) is not of(bounds[[0, 1, 3]])
-
-
-@pytest.mark.parametrize("change", [lambda x: x.data.fill_(3), lambda x: x.numpy().fill(3)], ids=["data", "numpy"])
-def test_contents_change_with_writes_that_no_version_counts(change):
-    x = torch.zeros(4, dtype=torch.int64)
-    before, version = shapes.contents_of(x), x._version
-    assert shapes.contents_of(x.clone()) == before
-    change(x)
-    assert x._version == version
-    assert shapes.contents_of(x) != before
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler's own
