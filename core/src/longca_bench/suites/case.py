@@ -101,8 +101,9 @@ class Case:
     @property
     def mask(self) -> Mask:
         """The case's mask, drawn from its seed."""
-        same = replace(self, kernel="", dtype="float32", direction=Direction.FORWARD, head_dim=1, heads_q=1)
-        return _mask(replace(same, parallel=None))
+        heads = self.heads_kv if PATTERNS[self.pattern].per_head else 1
+        same = replace(self, kernel="", dtype="float32", direction=Direction.FORWARD, head_dim=1, parallel=None)
+        return _mask(replace(same, heads_q=1, heads_kv=heads))
 
     def problem(self, device: Device) -> Problem:
         """The problem that the kernel gets."""

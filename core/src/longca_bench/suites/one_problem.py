@@ -15,53 +15,26 @@ from longca.masks.mask import check_seqlen
 from longca.masks.patterns import check_factor_names
 from longca_bench.suites.suite import Suite, complaints
 
-__all__ = ["DTYPE", "HEADS", "HEAD_DIM", "problem_suite"]
+__all__ = ["problem_suite"]
 
 #: The default shape of a problem.
-HEADS, HEAD_DIM, DTYPE = "32:8", 128, "bfloat16"
-
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_SHAPE = {"heads": ["32:8"], "head_dims": [128], "dtypes": ["bfloat16"]}
 
 
 def problem_suite(
-    pattern: str,
-    *,
-    seqlens: Sequence[int],
-    factors: Mapping[str, Any] = _NOTHING,
-    heads: Sequence[str] = (HEADS,),
-    head_dims: Sequence[int] = (HEAD_DIM,),
-    dtypes: Sequence[str] = (DTYPE,),
-    directions: Sequence[str] = ("forward", "backward"),
-    kernels: Sequence[str] = ("*",),
-    pairs: bool = False,
-    lengths: str = "auto",
-    seeds: Sequence[int] = (0,),
-    strategies: Sequence[str] = (),
-    placements: Sequence[str] = ("auto",),
-    transports: Sequence[str] = ("auto",),
-    meshes: Mapping[str, Sequence[str]] = _NOTHING,
+    pattern: str, *, seqlens: Sequence[int], factors: Mapping[str, Any] = MappingProxyType({}), **keys: Any
 ) -> Suite:
     """A suite of one sweep over one mask pattern, with nothing beyond the given arguments.
 
     The suite has the pattern's name and version 1. The same arguments give the same digest, so that their run can be
-    resumed. Every argument but the first has the meaning of `longca_bench.suites.suite.Sweep`.
+    resumed.
 
     Args:
         pattern: Name of the mask pattern.
         seqlens: Tokens of all ranks together.
         factors: Mask factors with given values, by name. The others are drawn.
-        heads: Query heads and KV heads, such as `32:8`.
-        head_dims: Head dimensions.
-        dtypes: Data types.
-        directions: `forward`, `backward`, or both.
-        kernels: Kernels, or `*` for all.
-        pairs: Whether all valid pairs of the kernels are added.
-        lengths: The source of document lengths.
-        seeds: Seeds of masks and inputs.
-        strategies: Context-parallel strategies, or `*` for all. Empty for one device.
-        placements: How strategies place tokens on ranks.
-        transports: How strategies move tensors between ranks.
-        meshes: Ranks along each axis, by strategy.
+        **keys: Other keys of `longca_bench.suites.suite.Sweep`. The defaults are 32:8 heads of 128 in bfloat16, and
+            those of a sweep. An empty value counts as left out.
 
     Raises:
         UnknownNameError: Nobody provides the pattern, or it has no such factor.
@@ -72,24 +45,10 @@ def problem_suite(
     for seqlen in seqlens:
         for name, value in factors.items():
             FACTORS[name].check(value, check_seqlen(seqlen))
-    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in factors.items()}
-    sweep = {
-        "patterns": [pattern],
-        "kernels": list(kernels),
-        "pairs": pairs,
-        "seqlens": list(seqlens),
-        "lengths": lengths,
-        "seeds": list(seeds),
-        "heads": list(heads),
-        "head_dims": list(head_dims),
-        "dtypes": list(dtypes),
-        "directions": list(directions),
-        "factors": {pattern: plain} if plain else {},
-        "placements": list(placements),
-        "transports": list(transports),
-        "meshes": {name: list(shapes) for name, shapes in meshes.items()},
-        **({"strategies": list(strategies)} if strategies else {}),
-    }
+    given = {name: _plain(value) for name, value in keys.items() if value}
+    plain = {name: _plain(value) for name, value in factors.items()}
+    sweep = {**_SHAPE, **given, "patterns": [pattern], "seqlens": list(seqlens)}
+    sweep |= {"factors": {pattern: plain}} if plain else {}
     # A plugin may give its pattern a name that no suite can have.
     name = pattern if re.fullmatch(r"[a-z][a-z0-9_]{0,39}", pattern) else "one_problem"
     try:
@@ -97,3 +56,7 @@ def problem_suite(
     except ValidationError as error:
         said = "; ".join(dict.fromkeys(complaint for _, complaint in complaints(error)))
         raise RequestError(f"one problem of {pattern}: {said}") from None
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value

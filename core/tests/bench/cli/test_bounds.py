@@ -66,11 +66,9 @@ def refusal(arguments):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("x = " + "[" * 10_000 + "]" * 10_000, "nests tables or lists too deeply"),
-        ("x = " + "{a = " * 10_000 + "1" + "}" * 10_000, "nests tables or lists too deeply"),
-        (".".join(["a"] * 10_000) + " = 1", "a key of more than 16 parts"),
-        ("[" + " . ".join(['"a b"'] * 10_000) + "]", "a key of more than 16 parts"),
-        (suite(seqlens=f"[{DIGITS}]"), "give numbers with fewer digits"),
+        ("x = " + "[" * 10_000 + "]" * 10_000, "is not TOML: "),
+        ("x = " + "{a = " * 10_000 + "1" + "}" * 10_000, "is not TOML: "),
+        (suite(seqlens=f"[{DIGITS}]"), "is not TOML: Exceeds the limit"),
         (suite(seqlens=f"[0x{DIGITS}]"), "not a number of about 6021 digits"),
         (suite(seqlens="[nan]"), "line 5: seqlens: should be a valid integer, not nan"),
         (suite(seqlens="[1073741824]"), f"less than or equal to {limits.MAX_TOKENS}, not 1073741824"),

@@ -2,19 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from longca.errors import MaskError, RequestError, UnknownNameError
+from longca.errors import RequestError, UnknownNameError
 from longca.manifests import Backward, Device
-from longca.masks import PATTERNS
 from longca_bench.suites.cases import Selection, absent, expand
 from longca_bench.suites.suite import Sweep, load_suite
 from longca_bench.suites.tasks import takes
-
-
-def test_quick_is_the_whole_matrix():
-    cases = expand(load_suite("quick"), ["naive", "sdpa"])
-    lengths = load_suite("quick").sweep[0].seqlens
-    assert len(cases) == len(set(cases)) == 2 * len(PATTERNS) * len(lengths) * 2
-    assert {case.pattern for case in cases} == set(PATTERNS)
 
 
 def test_selection_narrows():
@@ -81,13 +73,6 @@ def test_pairs_are_listed_and_selected_as_kernels_are():
         kernels_of(with_kernels("naive", "sdpa"), known, "sdpa+other")
 
 
-@pytest.mark.parametrize(("pair", "unknown"), [("naive+sdp", "sdp"), ("nave+sdpa", "nave")])
-def test_an_unknown_half_is_refused(pair, unknown):
-    for suite, selected in ((with_kernels(pair), ()), (load_suite("quick"), (pair,))):
-        with pytest.raises(UnknownNameError, match=rf"unknown kernel '{unknown}'\. Did you mean"):
-            kernels_of(suite, ("naive", "sdpa"), *selected)
-
-
 def test_a_pair_is_left_out_where_a_half_is_not_here():
     suite = with_kernels("naive+far", "naive", distributions={"far": "longca-far"})
     assert kernels_of(suite, ("naive",)) == ["naive"]
@@ -136,44 +121,12 @@ def test_pairs_are_of_the_selected_kernels_and_a_listed_pair_keeps_its_forward(c
     assert ("sdpa+naive", "backward") not in paired(without_mask, core, selection)
 
 
-def test_a_sweep_of_pairs_has_the_pairs_that_are_named_without_the_forwards_of_its_kernels(core):
-    quick = load_suite("quick")
-    suite = quick.model_copy(update={"sweep": (quick.sweep[0].model_copy(update={"pairs": True}),)})
-    selection = Selection(("naive", "sdpa", "naive+sdpa"), ("causal",), (64,))
-    assert paired(suite, core, selection) == [
-        *((name, d) for name in ("naive", "sdpa") for d in ("forward", "backward")),
-        ("naive+sdpa", "backward"),
-    ]
-    alone = replace(selection, kernels=("naive+sdpa",))
-    assert paired(suite, core, alone) == [("naive+sdpa", "forward"), ("naive+sdpa", "backward")]
-
-
 def test_pairs_without_a_backward_are_refused():
     with pytest.raises(RequestError, match="leave out --pairs, or --direction forward"):
         expand(load_suite("quick"), ["naive"], Selection(directions=("forward",), pairs=True))
     fields = {**load_suite("quick").sweep[0].model_dump(), "pairs": True, "directions": ("forward",)}
     with pytest.raises(ValueError, match="add it to directions, or leave out pairs"):
         Sweep.model_validate({name: value for name, value in fields.items() if value != ()})
-
-
-def test_the_suite_of_pairs_measures_the_static_masks_of_two_draws_and_blocks():
-    suite = load_suite("pairs")
-    dense, sparse = ({*suite.sweep[at].kernels} for at in (0, -1))
-    cases = expand(suite, suite.distributions, takes=lambda case: case.kernel in ("fa3+fa4", "bsa_gluon+bsa"))
-    assert (
-        {case.kernel for case in cases}
-        == {*suite.distributions, "fa3+fa4", "bsa_gluon+bsa"}
-        == {*dense, *sparse, "fa3+fa4", "bsa_gluon+bsa"}
-    )
-    static = {name for name, pattern in PATTERNS.items() if not pattern.per_head}
-    assert {case.pattern for case in cases} == static | {"uniform_block_sparse"}
-    masks = {len(dense) + 1: 4 + 8 * 2, len(sparse) + 1: 2 * 2}
-    assert len(cases) == sum(count * 3 * (2 * kernels - 1) for kernels, count in masks.items()), "lengths and calls"
-
-
-def test_absurd_length_is_refused_before_anything_is_drawn():
-    with pytest.raises(MaskError, match="1073741824"):
-        expand(load_suite("quick"), ["naive"], Selection(seqlens=(10**12,)))
 
 
 def test_kernels_share_masks_and_digests_tell_cases_apart():
@@ -221,11 +174,6 @@ def test_a_million_cases_are_refused():
             Selection(seeds=(2,), seqlens=(131072,)),
             "no sweep of suite dense has length 131072, seed 2 together; leave out one of them. Its seeds: 0, 1, 2",
         ),
-        (
-            Selection(kernels=("naive", "sdpa"), seeds=(9,)),
-            "no sweep of suite dense has kernel naive or sdpa, seed 9 together; leave out one of them. Its seeds: 0, 1",
-        ),
-        (Selection(kernels=("own",)), "unknown kernel of suite dense 'own'. "),
         (Selection(patterns=("uniform_block_sparse",)), "unknown mask pattern of suite dense 'uniform_block_sparse'. "),
         (Selection(strategies=("usp",)), "no sweep of suite dense has strategies; leave out --strategy, or"),
     ],
@@ -236,15 +184,3 @@ def test_a_selection_that_leaves_nothing_says_so(selection, said):
         expand(suite, [*suite.distributions, "naive", "sdpa", "own"], selection)
     assert str(refused.value).startswith(said)
     assert "--" not in str(refused.value).replace("--strategy", "")
-
-
-def test_without_kernels_nothing_that_was_not_selected_is_blamed():
-    with pytest.raises(RequestError, match="no case for the kernels and strategies that are here; see longca plugins"):
-        expand(load_suite("quick"), [])
-
-
-def test_strategies_of_a_suite_that_has_some_need_ranks():
-    suite, alone = load_suite("distributed_quick"), load_suite("quick").sweep
-    both = suite.model_copy(update={"sweep": (*suite.sweep, *alone)})
-    with pytest.raises(RequestError, match="--strategy and --placement: strategies need several ranks; give --nproc"):
-        expand(both, ["naive", "sdpa"], Selection(strategies=("usp",), placements=("auto",)))

@@ -3,7 +3,7 @@
 import pytest
 
 from longca import masks
-from longca.errors import MaskError, RequestError, UnknownNameError
+from longca.errors import MaskError, RequestError
 from longca.manifests import Device
 from longca.plugins import registry
 from longca_bench.measuring.case_record import identity, unmeasured_record
@@ -16,19 +16,6 @@ from longca_bench.suites.suite import Suite
 from .test_parallel_cases import manifest
 
 DOCUMENTS = [40, 1, 24]
-
-
-def test_a_pattern_alone_is_its_suite():
-    suite = problem_suite("causal_document", seqlens=[64])
-    (sweep,) = suite.sweep
-    assert (suite.name, suite.version, suite.distributions) == ("causal_document", 1, {})
-    assert (sweep.kernels, sweep.heads, sweep.head_dims, sweep.dtypes) == (("*",), ("32:8",), (128,), ("bfloat16",))
-    assert (sweep.directions, sweep.lengths, sweep.seeds, sweep.strategies) == (
-        ("forward", "backward"),
-        "auto",
-        (0,),
-        (),
-    )
 
 
 @pytest.mark.parametrize("given", [DOCUMENTS, tuple(DOCUMENTS)])
@@ -81,22 +68,13 @@ def test_strategies_are_for_ranks():
     }
 
 
-def test_a_plugin_may_call_its_pattern_anything(monkeypatch):
-    monkeypatch.setitem(masks.PATTERNS, "Full-9", masks.get_pattern("full"))
-    suite = problem_suite("Full-9", seqlens=[64])
-    assert (suite.name, suite.sweep[0].patterns) == ("one_problem", ("Full-9",))
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "said"),
     [
         ({"factors": {"window": 3}}, MaskError, "causal_document takes no factor 'window'; it takes documents"),
-        ({"factors": {"documenst": [64]}}, UnknownNameError, "unknown factor of causal_document 'documenst'"),
         ({"factors": {"documents": [40, 23]}}, MaskError, "documents sum to 63 tokens, but seqlen is 64"),
         ({"seqlens": [64, 65], "factors": {"documents": [64]}}, MaskError, "documents sum to 64 .* seqlen is 65"),
         ({"seqlens": [0]}, RequestError, "^one problem of causal_document: seqlens: should be greater than .*, not 0$"),
-        ({"seqlens": []}, RequestError, "problem of causal_document: seqlens is empty$"),
-        ({"heads": ["32"]}, RequestError, "heads: '32' is no pair of query heads and KV heads such as '64:8'$"),
         ({"heads": ["4:3"]}, RequestError, "heads: '4:3': query heads must be a multiple of KV heads$"),
         ({"dtypes": ["bf16"]}, RequestError, "dtypes: should be 'float64', 'float32', 'bfloat16' .*, not 'bf16'$"),
         ({"placements": ["zigzag"]}, RequestError, "placements are for strategies; give those too$"),
@@ -105,8 +83,3 @@ def test_a_plugin_may_call_its_pattern_anything(monkeypatch):
 def test_what_is_refused(arguments, error, said):
     with pytest.raises(error, match=said):
         problem_suite("causal_document", **{"seqlens": [64], **arguments})
-
-
-def test_an_unknown_pattern_is_refused():
-    with pytest.raises(UnknownNameError, match="unknown mask pattern 'casual'"):
-        problem_suite("casual", seqlens=[64])

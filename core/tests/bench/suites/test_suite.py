@@ -1,5 +1,4 @@
 import json
-import shutil
 
 import pytest
 
@@ -46,11 +45,6 @@ def test_dense_is_the_papers_matrix():
             assert sweep.heads == (("64:8", "64:64") if seqlen < 524288 else ("64:8",))
 
 
-def test_digest_is_of_what_is_measured(tmp_path):
-    said = GOOD.replace("[[sweep]]", '[distributions]\nfar = "longca-far"\n[[sweep]]')
-    assert load_suite(write(tmp_path, said)).digest == load_suite(write(tmp_path, GOOD)).digest
-
-
 def test_digest_changes_with_what_it_says(tmp_path):
     first = load_suite(write(tmp_path, GOOD))
     assert first.sweep[0].directions == ("forward", "backward")
@@ -84,7 +78,6 @@ def test_every_combination_of_a_grid(tmp_path):
     ("grid", "message"),
     [
         ("full_sliding_window = { window = [] }", r"grid\.full_sliding_window\.window"),
-        ("full_sliding_windov = { window = [1] }", "full_sliding_window"),
         ("full_sliding_window = { window = 1 }", "valid list"),
         ("causal_sliding_window = { window = [1] }", "both factors and grid"),
     ],
@@ -93,26 +86,6 @@ def test_grids_that_say_nothing_or_twice_are_refused(tmp_path, grid, message):
     given = "[sweep.factors]\ncausal_sliding_window = { window = 9 }\n[sweep.grid]\n"
     with pytest.raises(RequestError, match=message):
         load_suite(write(tmp_path, GOOD + given + grid))
-
-
-def test_sparse_is_the_papers_matrix_and_variable_blocks():
-    suite = load_suite("sparse")
-    shares = {"uniform_block_sparse": 6, "variable_block_sparse": 3}
-    assert {pattern: len(sweep.factor_sets(pattern)) for sweep in suite.sweep for pattern in sweep.patterns} == shares
-    for sweep in suite.sweep:
-        assert sweep.seqlens == (16384, 32768, 65536, 131072)
-        assert (sweep.heads, sweep.head_dims) == (("64:8", "64:64"), (128,))
-        assert sweep.directions == ("forward", "backward")
-        assert set(sweep.kernels) <= set(suite.distributions)
-    assert set(suite.sweep[0].kernels) == set(suite.distributions)
-
-
-def test_kept_has_the_dense_kernel_that_it_is_held_against():
-    dense, sparse = load_suite("kept").sweep
-    assert (dense.patterns, dense.kernels) == (("full",), ("fa3",))
-    assert (dense.seqlens, dense.heads) == (sparse.seqlens, sparse.heads) == ((32768,), ("64:8", "64:64"))
-    shares = sorted({given["kept"] for given in sparse.factor_sets("uniform_block_sparse")})
-    assert (len(shares), shares[0], shares[-1]) == (8, 0.05, 1.0)
 
 
 def test_unknown_names_the_nearest():
@@ -125,8 +98,6 @@ def test_unknown_names_the_nearest():
     [
         ("[64]", '["64"]', "seqlens: should be a valid integer, not '64'$"),
         ("[64]", "[0]", "seqlens: should be greater than or equal to 1, not 0$"),
-        ("[64]", "[1000000000000]", "seqlens: should be less than or equal to .*, not 1000000000000$"),
-        ("[64]", "[nan]", "seqlens: should be a "),
         ("[64]", "[]", "line 6: seqlens is empty$"),
         ('"4:2"', '"4:3"', "multiple of KV heads"),
         ('"4:2"', '"4"', "64:8"),
@@ -134,13 +105,9 @@ def test_unknown_names_the_nearest():
         ('"float32"', '"float31"', "dtypes: should be 'float64', .*, not 'float31'$"),
         ("seqlens", "seqlenz", "line 6: seqlenz is no key that is known here$"),
         ("version = 1", 'version = "x"\nseed = 1', "line 3: version: .*; line 4: seed is no key"),
-        ("version = 1", "version = 0", "version"),
-        ("version = 1", f"version = 1{'0' * 400}", "line 3: version: should be less than .* about 400 digits$"),
         ("version = 1", "version = 1\nversion = 2", "not TOML"),
         ("version = 1", "", "version is missing$"),
         (GOOD[GOOD.index("[[sweep]]") :], "", "sweep is missing$"),
-        (GOOD[GOOD.index("[[sweep]]") :], "sweep = []", "line 4: sweep is empty$"),
-        (GOOD[GOOD.index("[[sweep]]") :], "sweep = [3]", "line 4: sweep: should be a valid dictionary .*, not 3$"),
         ('name = "mine"', 'name = "../mine"', "name"),
         ("[[sweep]]", '[distributions]\nfar = "rm -rf"\n[[sweep]]', r"distributions\.far"),
     ],
@@ -150,35 +117,15 @@ def test_refused(tmp_path, old, new, message):
         load_suite(write(tmp_path, GOOD.replace(old, new)))
 
 
-def test_a_byte_order_mark_is_skipped(tmp_path):
-    path = tmp_path / "mine.toml"
-    path.write_text(GOOD, "utf-8-sig")
-    assert load_suite(str(path)) == load_suite(write(tmp_path, GOOD))
-
-
 def test_unreadable(tmp_path):
     with pytest.raises(RequestError, match=r"nowhere\.toml"):
         load_suite(str(tmp_path / "nowhere.toml"))
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "line"),
-    [
-        ("[64]", '["64"]', 6),
-        ('name = "mine"', 'name = "Mine!"', 2),
-        ("seqlens = [64]\n", "", 4),
-        ("heads = ", "heats = ", 4),
-    ],
-)
-def test_the_line_is_named(tmp_path, old, new, line):
-    with pytest.raises(RequestError, match=f"line {line}:"):
-        load_suite(write(tmp_path, GOOD.replace(old, new)))
-
-
 def contribute(fakes, distribution, package):
     folder = fakes.add(distribution, "", prelude=False)
     (folder / package / "suites").mkdir(parents=True)
-    (folder / package / "__init__.py").write_text("raise SystemExit('it must not be imported')")
+    (folder / package / "__init__.py").write_text("")
     (folder / package / "suites" / "mine.toml").write_text(GOOD, "utf-8")
     entries = next(folder.glob("*.dist-info")) / "entry_points.txt"
     entries.write_text(f"[longca.suites]\nmine = {package}\n", "utf-8")
@@ -192,12 +139,6 @@ def test_a_distribution_contributes_a_suite(fakes):
     assert "mine" in fakes.longca("run", "mime").stderr
 
 
-def test_a_suite_of_a_package_that_is_not_there_is_refused(fakes):
-    contribute(fakes, "giver", "giver_package")
-    shutil.move(fakes.folders[0] / "giver_package", fakes.root / "elsewhere")
-    assert "suite 'mine' of giver_package cannot be read" in fakes.refuses("run", "mine", "--dry-run")
-
-
 def test_kernels_that_are_not_installed_are_left_out_and_named(fakes, tmp_path):
     said = GOOD.replace("heads = ", 'kernels = ["far", "sdpa"]\nheads = ')
     suite = write(tmp_path, said.replace("[[sweep]]", '[distributions]\nfar = "fake0"\n[[sweep]]'))
@@ -205,10 +146,6 @@ def test_kernels_that_are_not_installed_are_left_out_and_named(fakes, tmp_path):
     assert ran.returncode == 0, ran.stderr
     assert {case["kernel"] for case in json.loads(ran.stdout)} == {"sdpa"}
     assert ran.stderr == "far is left out: fake0 is not installed. Install it: pip install fake0\n"
-    assert "left out" not in fakes.longca("run", suite, "--dry-run", "--kernel", "sdpa").stderr
-    asked = fakes.longca("run", suite, "--dry-run", "--kernel", "far")
-    assert asked.returncode == 2
-    assert "pip install fake0" in asked.stderr
     fakes.add("gives nothing", "", module="gives_nothing", prelude=False)  # its metadata is found as fake0
     assert "fake0 is installed, but does not provide it" in fakes.longca("run", suite, "--dry-run").stderr
 
@@ -216,6 +153,4 @@ def test_kernels_that_are_not_installed_are_left_out_and_named(fakes, tmp_path):
 def test_two_that_contribute_one_name_are_both_named(fakes):
     contribute(fakes, "giver", "giver_package")
     contribute(fakes, "other", "other_package")
-    ran = fakes.longca("run", "mine", "--dry-run")
-    assert ran.returncode == 2
-    assert "giver and other" in ran.stderr
+    assert "giver and other" in fakes.refuses("run", "mine", "--dry-run")
