@@ -10,9 +10,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
-from typing import Annotated
+from contextlib import suppress
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 
@@ -79,12 +81,35 @@ def _longca(
     context.obj = frozenset(no_plugin or ())
 
 
+class _LossyStream:
+    """A stream that drops what it cannot write, so that a full disk for messages does not end a run."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Writes a text, if it can be written."""
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Writes what is buffered, if it can be written."""
+        with suppress(OSError):
+            self._stream.flush()
+
+
 def main() -> None:
     """Runs the command line and exits. A user's mistake is one line on standard error without a traceback."""
     # A character that the terminal cannot show must not stop a command.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    if sys.stderr is not None:  # it may be closed
+        sys.stderr = cast(TextIO, _LossyStream(sys.stderr))
     try:
         app()
     except LongCAError as error:
@@ -92,7 +117,9 @@ def main() -> None:
         sys.exit(1 if isinstance(error, PluginError | RecordError | VerificationError) else 2)
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader of a pipe has closed it. Python's flush at exit must not complain either.
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        # The reader of a pipe has closed it, or a disk is full. Python's flush at exit must not complain either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(1)
