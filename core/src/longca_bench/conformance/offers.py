@@ -31,7 +31,7 @@ from longca_bench.conformance.oracle import REPEATS, verify_changed, verify_outl
 from longca_bench.conformance.problems import OUTLIERS_EACH
 from longca_bench.conformance.road import Road
 from longca_bench.conformance.subject import NotApplicableError, Subject, subjects
-from longca_bench.measuring.exhaustion import is_exhausted
+from longca_bench.measuring.memory import is_exhausted
 from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.results import ContractError
 from longca_bench.measuring.status import CaseEndError, Status, failure

@@ -13,20 +13,19 @@ from typing import Any
 from longca.manifests import Problem
 from longca_bench.measuring.alone import Alone, LoneCalls, equal_share, verify_alone
 from longca_bench.measuring.commands import Traffic
-from longca_bench.measuring.communication import ALL, measure_communication
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.messages import COMPUTING
 from longca_bench.measuring.remote_strategy import RemoteStrategy, agreed
 from longca_bench.measuring.shared_inputs import SharedInputs
 from longca_bench.measuring.shares import worst
 from longca_bench.measuring.statistics import Interval, median_interval
-from longca_bench.measuring.strategy_commands import COMPUTE, WHOLE, Part
+from longca_bench.measuring.strategy_commands import ALL, COMPUTE, WHOLE, Part
 from longca_bench.measuring.timing import Timing, take_samples, take_turns
 from longca_bench.measuring.world import World
 from longca_bench.suites.case import Case
 from longca_bench.verification.findings import Finding
 
-__all__ = ["computing_and_communication", "kernel_alone"]
+__all__ = ["computing_and_communication", "kernel_alone", "measure_communication"]
 
 #: Share of the budget of samples that each part gets, computing and communication by themselves. On GPUs loading calls
 #: come before each call, so that samples of parts would take longer than those of the whole.
@@ -145,3 +144,33 @@ def _hidden(turns: Mapping[str, Timing]) -> Interval | None:
     rounds = zip(*(turns[name].samples for name in (WHOLE, COMPUTE, ALL)), strict=True)
     found = median_interval([(alone + compute - whole) / alone for whole, compute, alone in rounds])
     return Interval(*(min(1.0, max(0.0, each)) for each in (found.value, found.low, found.high)))
+
+
+def measure_communication(
+    traffic: Mapping[str, Traffic], world: World, timed: Callable[[str], Timing]
+) -> dict[str, dict[str, int | float]]:
+    """The time and bandwidths of collectives, by kind and all together. All ranks call this.
+
+    algbw is bytes over seconds. busbw is the bytes that each rank sends over seconds, so it does not depend on the
+    number of ranks. Bytes are those of the rank with the most bytes, because shards can differ.
+
+    Args:
+        traffic: This rank's collectives, by kind.
+        world: The ranks.
+        timed: Times the collectives of a kind, or of all kinds.
+    """
+    everyones = world.everyone(dict(traffic), dict[str, Traffic])
+    kinds = sorted({kind for each in everyones for kind in each})
+    whole = [each | {ALL: sum(each.values(), Traffic())} for each in everyones]
+    found = {kind: _measured([each.get(kind, Traffic()) for each in whole], timed(kind)) for kind in kinds}
+    if len(kinds) > 1:
+        found[ALL] = _measured([each[ALL] for each in whole], timed(ALL))
+    elif kinds:
+        found[ALL] = found[kinds[0]]
+    return found
+
+
+def _measured(everyones: list[Traffic], timing: Timing) -> dict[str, int | float]:
+    size, sent, calls = (max(getattr(each, name) for each in everyones) for name in ("size", "sent", "calls"))
+    rate = 1e-9 / timing.median
+    return {"calls": calls, "bytes": size, "seconds": timing.median, "algbw": size * rate, "busbw": sent * rate}

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longca_bench.measuring import cuda_memory
+from longca_bench.measuring import memory
 
 __all__ = ["Arena", "Block", "Where", "shared_file", "tensor_at"]
 
@@ -156,8 +156,8 @@ class Arena:
         self._made += 1
         block = Block(self._made, size, self.device)
         if self.device.type == "cuda":
-            block.memory = cuda_memory.allocate(size)
-            block.handle = cuda_memory.export(block.memory)
+            block.memory = memory.allocate(size)
+            block.handle = memory.export(block.memory)
         else:
             block.fd = shared_file("longca", size)
             block.memory = mmap.mmap(block.fd, size)
@@ -224,7 +224,7 @@ def _address(block: Block) -> int:
 
 def _release(block: Block) -> None:
     if block.device.type == "cuda":
-        cuda_memory.release(block.memory)
+        memory.release(block.memory)
     else:
         block.memory.close()
         os.close(block.fd)

@@ -7,25 +7,27 @@ import os
 import time
 from collections.abc import Container
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from longca.errors import LongCAError
 from longca.manifests import Device, Problem
-from longca_bench.measuring.exhaustion import is_exhausted
 from longca_bench.measuring.gpu_state import gpu_state
 from longca_bench.measuring.instruments import Instruments
-from longca_bench.measuring.kernel_trial import KernelTrial
+from longca_bench.measuring.kernel_trial import KernelTrial, WrongResultError
+from longca_bench.measuring.memory import is_exhausted
 from longca_bench.measuring.messages import Result
 from longca_bench.measuring.noise import own_processes, quietly
 from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.shared_inputs import InputCache, SharedInputs
 from longca_bench.measuring.status import CaseEndError, Status, failure
 from longca_bench.measuring.timing import take_samples
-from longca_bench.measuring.trial import Trial, WrongResultError
 from longca_bench.suites.tasks import Task
 from longca_bench.verification.findings import Verification
+
+if TYPE_CHECKING:
+    from longca_bench.measuring.strategy_trial import StrategyTrial
 
 __all__ = ["SHARE", "Bench"]
 
@@ -51,8 +53,6 @@ class Bench:
         self._seconds: float | None = None
         self._own = (os.getppid(),) if self._world.size > 1 else ()  # which supervises a rank
         self._inputs = InputCache(self._world, with_backward)
-        if self._world.device.type == "cuda":
-            torch.cuda.set_per_process_memory_fraction(SHARE)  # of the current device, which is this one
 
     def result(self, task: Task, seconds: float | None) -> Result:
         """Measures a case within a deadline. Faults of a plugin's code are results, and so is a lack of memory here.
@@ -111,6 +111,8 @@ class Bench:
         Raises:
             CaseEndError: What the plugin's code did ends the case.
         """
+        if self._world.device.type == "cuda":
+            torch.cuda.set_per_process_memory_fraction(SHARE)  # of the current device, which is this one
         self._world.meet()
         trial = self._planned(task)
         found, fields = self._verified(trial)
@@ -119,7 +121,7 @@ class Bench:
             self._instruments.world.give_back()
             try:
                 times = self._timed(trial)
-                if trial.suspicion(busy=False):  # other processes may have disturbed it
+                if trial.suspicion(busy=times["machine"]["busy"]):  # the pace of the machine may have changed
                     times = self._timed(trial)
                 self._announce("verify again")
                 again = trial.verify_again().findings
@@ -134,13 +136,13 @@ class Bench:
         status = Status.SUSPECT if doubt else Status.OK
         return Result(status, doubt, {**fields, **times} if self._world.rank == 0 else {})
 
-    def _planned(self, task: Task) -> Trial:
+    def _planned(self, task: Task) -> KernelTrial | StrategyTrial:
         """The trial of a case. The plan is made before its worker gets inputs, so it can compute nothing with them."""
         problem = task.case.problem(self._device)
         make = self._planned_here if task.sharing is None else self._planned_on_ranks
         return make(task, problem)
 
-    def _planned_here(self, task: Task, problem: Problem) -> Trial:
+    def _planned_here(self, task: Task, problem: Problem) -> KernelTrial | StrategyTrial:
         kernel = RemoteKernel(self._instruments.workers, task.case.kernel, task.distributions)
         kernel.begin()
         shared = self._shared(task, problem)  # while the worker starts, which takes a second
@@ -159,7 +161,7 @@ class Bench:
         if self._seconds is not None:
             self._instruments.workers.deadline = time.monotonic() + self._seconds
 
-    def _planned_on_ranks(self, task: Task, problem: Problem) -> Trial:
+    def _planned_on_ranks(self, task: Task, problem: Problem) -> KernelTrial | StrategyTrial:
         # Only ranks import torch.distributed.
         from longca_bench.measuring.remote_strategy import RemoteStrategy
         from longca_bench.measuring.strategy_trial import StrategyTrial
@@ -181,7 +183,7 @@ class Bench:
         self._instruments.world.give_back()
         return shared
 
-    def _verified(self, trial: Trial) -> tuple[Verification, dict[str, Any]]:
+    def _verified(self, trial: KernelTrial | StrategyTrial) -> tuple[Verification, dict[str, Any]]:
         """The verification before timing, and the fields that are known by then."""
         self._announce("verify")
         found, seconds = self._instruments.clocked(trial.verify)
@@ -189,7 +191,7 @@ class Bench:
             found += trial.check_counts()
         return found, {**trial.fields, "first_seconds": max(self._world.everyone(seconds))}
 
-    def _timed(self, trial: Trial) -> dict[str, Any]:
+    def _timed(self, trial: KernelTrial | StrategyTrial) -> dict[str, Any]:
         """The times, and what belongs to them."""
         self._announce("time")
         before, peaks = trial.before_timing(), trial.peaks()

@@ -6,7 +6,7 @@ timed call are checked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import SystemRandom
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from longca.errors import LongCAError
 from longca.manifests import Direction
 from longca_bench.measuring.clocks import Clocks
 from longca_bench.measuring.commands import Mode
@@ -22,7 +23,6 @@ from longca_bench.measuring.remote_kernel import Ran, RemoteKernel, RemotePlan
 from longca_bench.measuring.results import NAMES, ContractError
 from longca_bench.measuring.shared_inputs import SharedInputs
 from longca_bench.measuring.timing import LEAST, Timing, loading_calls
-from longca_bench.measuring.trial import Trial, WrongResultError
 from longca_bench.suites.tasks import Task
 from longca_bench.verification.change import Change
 from longca_bench.verification.findings import (
@@ -36,15 +36,26 @@ from longca_bench.verification.findings import (
     wrong,
 )
 from longca_bench.verification.inputs import Inputs
-from longca_bench.verification.reference import Reference
 from longca_bench.verification.rows import Checksums
 from longca_bench.verification.tokens import parts
 from longca_bench.verification.verify import Means, check_backward, check_counts, check_forward, lse_dtype
 
-__all__ = ["KernelTrial"]
+__all__ = ["KernelTrial", "WrongResultError"]
 
 
-class KernelTrial(Trial):
+class WrongResultError(LongCAError):
+    """A timed call is wrong.
+
+    Attributes:
+        found: The findings.
+    """
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        super().__init__("; ".join(map(str, findings)))
+        self.found = Verification(tuple(findings))
+
+
+class KernelTrial:
     """A kernel on one set of tensors.
 
     Args:
@@ -53,9 +64,14 @@ class KernelTrial(Trial):
         task: The case.
         shared: The inputs and the reference that cases share.
         instruments: The instruments.
+
+    Attributes:
+        problem: The problem.
+        inputs: Tensors that the kernel reaches. No other trial uses their memory.
+        expected: The reference.
+        fields: The fields of the record that planning gave.
     """
 
-    expected: Reference
     _clocks: Clocks
 
     def __init__(
@@ -66,7 +82,7 @@ class KernelTrial(Trial):
         given, is_forward = shared.inputs, plan.problem.direction == "forward"
         dout = given.dout if is_forward else arena.like(given.dout)  # a forward's worker needs none
         mine = Inputs(arena.like(given.q), arena.like(given.k), arena.like(given.v), dout)
-        super().__init__(plan.problem, mine, shared.expected)
+        self.problem, self.inputs, self.expected = plan.problem, mine, shared.expected
         self._kernel, self._plan, self._given = kernel, plan, given
         self._rough_lse, self._without_lse, self._instruments = task.rough_lse, task.optional_lse, instruments
         self._change = Change.first(plan.problem)
@@ -84,6 +100,11 @@ class KernelTrial(Trial):
             "plan_seconds": plan.seconds,
             "verified_kv_heads": shared.verified_kv_heads,
         }
+
+    @property
+    def is_forward(self) -> bool:
+        """Whether the forward is measured, and not the backward."""
+        return self.problem.direction == "forward"
 
     def verify(self) -> Verification:
         """Verifies results in poisoned buffers, and that the kernel leaves its inputs alone."""

@@ -7,11 +7,9 @@ on one device.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,8 +24,8 @@ from longca.parallel.strategy import Strategy, StrategyPlan
 from longca.parallel.transport import constructed, moved_by, transport_of
 from longca.plain_text import plain_text
 from longca_bench.measuring.commands import MOST_BYTES, Answer, Mode, PlanFacts, Traffic
-from longca_bench.measuring.communication import ALL
 from longca_bench.measuring.strategy_commands import (
+    ALL,
     COMPUTE,
     WHOLE,
     CallStrategy,
@@ -41,7 +39,7 @@ from longca_bench.measuring.strategy_commands import (
 from longca_bench.measuring.timing import calls_in_a_row, timed_call
 from longca_bench.measuring.traffic import Collective, Recorder, repeat
 from longca_bench.measuring.watched_kernel import Marks, WatchedKernel
-from longca_bench.ranks.world import LOOK, JobWorld
+from longca_bench.ranks.world import JobWorld
 
 if TYPE_CHECKING:
     from longca_bench.measuring.worker_process import WorkerProcess
@@ -84,8 +82,6 @@ class RankWorker:
         self._strategies: dict[str, Callable[[Any], Strategy]] = {}
         self._planned: _Planned | None = None
         self._repeats: dict[str, Callable[[], object]] = {}
-        if device.type == "cuda":
-            threading.Thread(target=self._keep_looking, name="longca-look", daemon=True).start()
         self.commands: dict[type, Callable[[Any], Answer]] = {
             LoadStrategy: self._load,
             PlanStrategy: self._plan,
@@ -93,14 +89,6 @@ class RankWorker:
             Record: self._record,
             Repeat: self._repeat,
         }
-
-    def _keep_looking(self) -> None:
-        """Looks at the device's progress while the host is inside a kernel's call for long."""
-        while True:
-            time.sleep(LOOK)
-            if (planned := self._planned) is not None:
-                with suppress(RuntimeError):  # a fault of the device, which the call itself raises too
-                    planned.kernel.look_inside()
 
     def _load(self, load: LoadStrategy) -> Answer:
         before = self._worker.watch()

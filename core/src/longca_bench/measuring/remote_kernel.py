@@ -10,9 +10,11 @@ import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from longca.kernels.base import Plan
 from longca.manifests import Direction, Problem
@@ -89,7 +91,7 @@ class RemoteKernel:
     def __init__(self, workers: Workers, name: str, distributions: Iterable[str]) -> None:
         self._workers, self.name = workers, name
         self._worker = workers.of(distributions)
-        self._twins: weakref.WeakKeyDictionary[_Key, Tensor] = weakref.WeakKeyDictionary()
+        self._twins: Any = WeakTensorKeyDictionary()
         self._forgotten: list[int] = []
 
     def begin(self) -> None:
@@ -238,29 +240,12 @@ class RemoteKernel:
         """The tensor itself, if it is in shared memory, or its twin there with its values."""
         if self._workers.arena.block_of(tensor) is not None:
             return tensor
-        key = _Key.of(tensor)
-        twin = self._twins.get(key)
+        twin: Tensor | None = self._twins.get(tensor)
         if twin is None:
-            twin = self._workers.arena.clone(tensor.detach())
-            self._twins[key] = twin
+            twin = self._twins[tensor] = self._workers.arena.clone(tensor.detach())
         else:
             twin.copy_(tensor)
         return twin
-
-
-class _Key:
-    """A tensor by its identity, as long as it lives."""
-
-    _KEPT = "_longca_key"
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> _Key:
-        """The tensor's key. The tensor holds it."""
-        key = getattr(tensor, cls._KEPT, None)
-        if key is None:
-            key = cls()
-            setattr(tensor, cls._KEPT, key)
-        return key
 
 
 def results_of(

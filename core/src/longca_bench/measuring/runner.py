@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
+from statistics import median
 from typing import Any
 
 import torch
@@ -26,7 +28,6 @@ from longca_bench.measuring.bench import Bench
 from longca_bench.measuring.case_record import identity, judged, measured_record, unmeasured_record
 from longca_bench.measuring.environment import this_machine
 from longca_bench.measuring.instruments import Instruments
-from longca_bench.measuring.interleave import Turns
 from longca_bench.measuring.messages import Result, Setup
 from longca_bench.measuring.options import Options
 from longca_bench.measuring.records import Record
@@ -37,7 +38,10 @@ from longca_bench.suites.case import Case
 from longca_bench.suites.suite import Suite
 from longca_bench.suites.tasks import Task, task_of
 
-__all__ = ["exit_code", "run_cases"]
+__all__ = ["ROUNDS", "exit_code", "run_cases"]
+
+#: Turns that each of two kernels takes on a case.
+ROUNDS = 4
 
 _Measure = Callable[[Task, float], Result]
 _Groups = deque[list[Case]]
@@ -173,7 +177,7 @@ class _Run:
             for direction in dict.fromkeys(case.direction for case in group):
                 cases = [case for case in group if case.direction == direction]
                 tasks = [self._task(case) for case in cases]
-                turns = Turns(measure, [task for task in tasks if isinstance(task, Task)])
+                turns = _Turns(measure, [task for task in tasks if isinstance(task, Task)])
                 for case in cases:
                     self._keep(self._one(turns, case))
 
@@ -205,6 +209,65 @@ class _Run:
         if case.parallel is None:
             remember(record.model_dump(mode="json"), self._here, case.mask)
         return record
+
+
+class _Turns:
+    """Measures the tasks of one problem by turns, so that a drift of clocks and temperature meets both kernels.
+
+    Args:
+        measure: Measures a task within a deadline.
+        pair: The tasks of both kernels on one problem, or one task if only one kernel takes the problem.
+    """
+
+    def __init__(self, measure: _Measure, pair: Sequence[Task]) -> None:
+        self._measure, self._pair = measure, pair
+        self._results: dict[Case, Result] | None = None
+
+    def __call__(self, task: Task, seconds: float) -> Result:
+        """The result of all turns of a task together.
+
+        Args:
+            task: A task of the pair.
+            seconds: The deadline of each turn.
+        """
+        if self._results is None:
+            self._results = self._take_turns(seconds)
+        return self._results[task.case]
+
+    def _take_turns(self, seconds: float) -> dict[Case, Result]:
+        turns: dict[Case, list[Result]] = {task.case: [] for task in self._pair}
+        for _ in range(ROUNDS):
+            for task in self._pair:
+                results = turns[task.case]
+                if not results or results[-1].status is Status.OK:
+                    results.append(self._measure(task, seconds))
+        return {case: _joined(results) for case, results in turns.items()}
+
+
+def _joined(results: list[Result]) -> Result:
+    """One result with the samples of all turns, or the failure of a turn."""
+    last = results[-1]
+    if last.status is not Status.OK:
+        return last
+    samples = _all("samples", results)
+    middle = median(samples)
+    flops = last.fields["tflops"] * last.fields["median"]
+    fields = {
+        **last.fields,
+        **{name: _all(name, results) for name in ("samples", "wall", "warm_up")},
+        "machine": next((each for each in _each("machine", results) if each["busy"]), last.fields["machine"]),
+        "median": middle,
+        "tflops": flops / middle,
+    }
+    return replace(last, fields=fields)
+
+
+def _each(name: str, results: list[Result]) -> Iterator[Any]:
+    return (result.fields[name] for result in results)
+
+
+def _all(name: str, results: list[Result]) -> tuple[float, ...]:
+    return tuple(value for values in _each(name, results) for value in values)
 
 
 def exit_code(records: Iterable[Record]) -> int:

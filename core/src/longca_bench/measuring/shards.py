@@ -12,13 +12,12 @@ from torch import Tensor
 from longca.manifests import Direction, Problem
 from longca_bench.measuring.arena import Arena
 from longca_bench.measuring.shared_inputs import SharedInputs
-from longca_bench.measuring.shares import Share, by_heads, held_tokens, rounds_of_all
+from longca_bench.measuring.shares import Share, by_heads, held_tokens
 from longca_bench.measuring.world import World
 from longca_bench.suites.tasks import Sharing
 from longca_bench.verification.change import Change
 from longca_bench.verification.findings import INCOMPLETE, Finding, check_lse_counts, check_values, is_complete, wrong
 from longca_bench.verification.inputs import Inputs
-from longca_bench.verification.new_inputs import OF_KEYS, TOKENS, Signs, reference_at
 from longca_bench.verification.reference import Reference
 from longca_bench.verification.rows import Checksums, at_tokens, drawn_tokens, rows_at
 from longca_bench.verification.verify import lse_dtype
@@ -57,18 +56,10 @@ class Shard:
         self.inputs = Inputs(*map(arena.like, self._given.values()))
         self.change = Change.none(problem)
         self.checksums = Checksums(self.inputs.q.dtype, rough_lse=rough_lse)
-        self._signs: dict[str, Signs] = {}
         self._held = held_tokens(layout, sharing.places)
         self._owner, self._row = (torch.empty(layout.num_tokens, dtype=torch.int64) for _ in range(2))
         for rank, tokens in enumerate(self._held):
             self._owner[tokens], self._row[tokens] = rank, torch.arange(len(tokens))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its tensors and of its reference, apart from the inputs of all tokens."""
-        mine = [getattr(each, name) for each in (self.inputs, self._shared.mine) for name in _INPUTS]
-        expected = self._shared.expected
-        return sum(x.nbytes for x in (*mine, *self._given.values())) + (0 if expected is None else expected.nbytes)
 
     def draw(self, random: Random) -> None:
         """Draws the next change, which all ranks make. The inputs stay as they are until they are written.
@@ -82,19 +73,6 @@ class Shard:
         """Writes some inputs as the latest change makes them."""
         for name in names:
             self.change.write(name, self._given[name], getattr(self.inputs, name))
-
-    def write_new(self, random: Random, *names: str) -> None:
-        """Writes some inputs anew, as nobody has met them (`Signs`).
-
-        Args:
-            random: The source of random numbers. It is the same on all ranks.
-            names: The inputs.
-        """
-        self.change = Change.none(self._problem)
-        for name in names:
-            whole = getattr(self._shared.inputs, name).shape
-            self._signs[name] = signs = Signs(whole, random, torch.device("cpu"))
-            signs.write(self._given[name], getattr(self.inputs, name), rows=self._held[self._world.rank])
 
     def landing(self, direction: Direction) -> Results:
         """New shared tensors for this rank's results, full of NaN."""
@@ -149,34 +127,6 @@ class Shard:
             found += self.here(self.checksums.check(dict(results), self.change))
         return found
 
-    def check_new(self, results: Results, forward: Results, random: Random) -> list[Finding]:
-        """The failures of results on new inputs. They must be complete. Ranks compare all heads at some tokens.
-
-        Args:
-            results: The results of this rank that are checked.
-            forward: A backward's out and lse, or nothing. The reference of its gradients is for these.
-            random: The source of the tokens. It is the same on all ranks.
-        """
-        found = self.incomplete(results)
-        for dealt in rounds_of_all(self._problem, self._world.size):
-            found += self._named(self._new_failures(results, forward, random, dealt), dealt[self._world.rank])
-        return found
-
-    def _new_failures(self, results: Results, forward: Results, random: Random, dealt: list[Share]) -> list[Finding]:
-        """The failures of this rank's share of some heads on new inputs. See `check_new`."""
-        share, expected, found = dealt[self._world.rank], self._shared.expected, list[Finding]()
-        whole = {name: by_heads(name, x, self._held, dealt, self._world) for name, x in forward.items()}
-        mine = self._new_of_share(share)
-        for of_keys in (False, True):
-            tokens = drawn_tokens(len(self._owner), random, TOKENS)
-            there = {name: x for name, x in results.items() if (name in OF_KEYS) is of_keys}
-            parts = self._at(tokens, there, dealt)
-            if parts and expected is not None and not share.is_empty:
-                about = share.problem(self._problem), mine, tokens.to(mine.q.device), whole
-                right = reference_at(*about, of_keys=of_keys, like=expected.dtype)
-                found += self._failures(parts, right, tokens)
-        return found
-
     def _at(self, tokens: Tensor, results: Mapping[str, Tensor], dealt: Sequence[Share]) -> Results:
         """Some tokens of this rank's heads, from the results of all ranks, for the inputs as they were drawn."""
         held = [tokens[self._owner[tokens] == rank] for rank in range(self._world.size)]
@@ -188,15 +138,6 @@ class Shard:
         """The failures of results at some tokens, with the numbers of the tokens."""
         failures = check_values(parts, right, rough_lse=self._rough_lse).failures
         return [replace(each, token=int(tokens[each.token])) for each in failures]
-
-    def _new_of_share(self, share: Share) -> Inputs:
-        """The new inputs of a share's heads, over all tokens. One that was not written is as it was drawn."""
-        found = {name: getattr(self._shared.inputs, name)[:, share.heads(name)] for name in _INPUTS}
-        for name, signs in self._signs.items():
-            new = torch.empty(found[name].shape, dtype=found[name].dtype, device=found[name].device)
-            signs.write(found[name], new, heads=share.heads(name))
-            found[name] = new
-        return Inputs(**found)
 
     def check_counts(self, lse: Tensor) -> list[Finding]:
         """The findings of the counts of visible keys, for this rank's lse [Hq, Tl] of q = 0."""

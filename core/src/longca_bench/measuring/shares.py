@@ -6,7 +6,7 @@ a strategy's results by tokens. `by_heads` moves them to the ranks that have the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
@@ -20,7 +20,7 @@ from longca_bench.verification.findings import Finding
 from longca_bench.verification.head_sample import sample_heads
 from longca_bench.verification.inputs import Inputs
 
-__all__ = ["Share", "by_heads", "held_tokens", "rounds_of_all", "shares", "shares_of_all", "worst"]
+__all__ = ["Share", "by_heads", "held_tokens", "shares", "shares_of_all", "worst"]
 
 #: Most elements of an output that a rank gets in a round, 512 MiB in half precision. It gets one KV head at least.
 _ELEMENTS = 2**28
@@ -93,20 +93,6 @@ def shares_of_all(problem: Problem, ranks: int) -> list[Share]:
     count = problem.num_heads_kv
     group, bounds = problem.heads_q // count, [count * rank // ranks for rank in range(ranks + 1)]
     return _dealt(pairwise(bounds), group)
-
-
-def rounds_of_all(problem: Problem, ranks: int) -> Iterator[list[Share]]:
-    """The heads of `shares_of_all` in rounds, so that memory stays in bounds. A rank may have none in the last round.
-
-    Args:
-        problem: The problem of all ranks together.
-        ranks: Number of ranks.
-    """
-    mask, group = problem.concrete_mask, problem.heads_q // problem.num_heads_kv
-    step = max(1, _ELEMENTS // (mask.seqlen_q * group * problem.head_dim))
-    everything = [share.heads_kv for share in shares_of_all(problem, ranks)]
-    for first in range(0, max(stop - start for start, stop in everything), step):
-        yield _dealt(((min(start + first, stop), min(start + first + step, stop)) for start, stop in everything), group)
 
 
 def _dealt(heads_kv: Iterable[tuple[int, int]], group: int) -> list[Share]:

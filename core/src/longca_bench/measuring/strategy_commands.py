@@ -11,10 +11,21 @@ from longca_bench.measuring.commands import Mode
 from longca_bench.measuring.messages import Place
 from longca_bench.suites.meshes import MeshAxes
 
-__all__ = ["COMPUTE", "WHOLE", "CallStrategy", "Join", "LoadStrategy", "Part", "PlanStrategy", "Record", "Repeat"]
+__all__ = [
+    "ALL",
+    "COMPUTE",
+    "WHOLE",
+    "CallStrategy",
+    "Join",
+    "LoadStrategy",
+    "Part",
+    "PlanStrategy",
+    "Record",
+    "Repeat",
+]
 
-#: The names of a recorded call and of its computing, beside the kinds of its collectives.
-WHOLE, COMPUTE = "whole", "compute"
+#: The names of a recorded call, of its computing and of all its collectives, beside the kinds of its collectives.
+WHOLE, COMPUTE, ALL = "whole", "compute", "all"
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from longca_bench.measuring.apart import computing_and_communication, kernel_alo
 from longca_bench.measuring.clocks import Clocks
 from longca_bench.measuring.commands import Mode
 from longca_bench.measuring.instruments import Instruments
+from longca_bench.measuring.kernel_trial import WrongResultError
 from longca_bench.measuring.remote_kernel import Ran
 from longca_bench.measuring.remote_strategy import RemoteStrategy, StrategyFacts
 from longca_bench.measuring.results import ContractError
@@ -25,7 +26,6 @@ from longca_bench.measuring.shards import Results, Shard
 from longca_bench.measuring.shared_inputs import SharedInputs
 from longca_bench.measuring.shares import worst
 from longca_bench.measuring.timing import Timing
-from longca_bench.measuring.trial import Trial, WrongResultError
 from longca_bench.suites.tasks import Task
 from longca_bench.verification.findings import Finding, Verification, findings_of, wrong
 
@@ -45,7 +45,7 @@ class _Word:
     drawn: int
 
 
-class StrategyTrial(Trial):
+class StrategyTrial:
     """A strategy with a kernel, on this rank's tokens.
 
     Args:
@@ -54,6 +54,11 @@ class StrategyTrial(Trial):
         task: The case.
         shared: The inputs, shares and reference that cases share.
         instruments: The instruments of this rank.
+
+    Attributes:
+        problem: The problem of all ranks together.
+        inputs: This rank's tensors. No other trial uses their memory.
+        fields: The fields of the record that planning gave.
     """
 
     def __init__(
@@ -69,7 +74,7 @@ class StrategyTrial(Trial):
         self._shard = Shard(plan.problem, sharing, shared, world, arena, task.rough_lse)
         self._shard.draw(self._random)  # after the plan, so no plan knows any call's inputs
         self._shard.write("q", "k", "v", "dout")
-        super().__init__(plan.problem, self._shard.inputs, shared.expected)
+        self.problem, self.inputs = plan.problem, self._shard.inputs
         self._world, self._instruments = world, instruments
         self._strategy, self._plan, self._task, self._shared = strategy, plan, task, shared
         self._forward: Results = {}
@@ -94,6 +99,16 @@ class StrategyTrial(Trial):
         if not self.is_forward and found.passed:
             found += self._checked(Direction.BACKWARD)
         return found + Verification(self._all(self._shard.changed_inputs()))
+
+    @property
+    def is_forward(self) -> bool:
+        """Whether the forward is measured, and not the backward."""
+        return self.problem.direction == "forward"
+
+    def verify_again(self) -> Verification:
+        """Verifies the direction on changed inputs, after it was timed."""
+        self.change()
+        return self.verify()
 
     def check_counts(self) -> Verification:
         """Verifies the counts of visible keys."""
@@ -163,6 +178,10 @@ class StrategyTrial(Trial):
         self._raise(self._all(breaches))
         peaks = self._world.everyone(None if ran is None else ran.reply.answer.peak)
         return tuple(peak for peak in peaks if peak is not None)
+
+    def wall(self, timing: Timing) -> tuple[float, ...]:
+        """Nothing: a caller's time of several ranks is not measured."""
+        return ()
 
     def before_timing(self) -> dict[str, Any]:
         """Errors and times of the kernel alone. The clocks begin, or begin anew."""

@@ -93,7 +93,7 @@ class Timing:
 
 
 def time_calls(
-    call: _Call, world: World, budget: float = BUDGET, inspect: Callable[[object], None] | None = None
+    call: _Call, world: World, budget: float = BUDGET, inspect: Callable[[Any], None] | None = None
 ) -> Timing:
     """Times a call that all ranks of a world make, each in this process.
 
@@ -111,7 +111,7 @@ def take_samples(
     once: Callable[[], tuple[float, object]],
     world: World,
     budget: float = BUDGET,
-    inspect: Callable[[object], None] | None = None,
+    inspect: Callable[[Any], None] | None = None,
 ) -> Timing:
     """Warms a call up and takes its samples, with all ranks of a world.
 
@@ -166,7 +166,7 @@ def take_turns(
 
 
 def _warmed_up(
-    once: Callable[[], tuple[float, object]], world: World, inspect: Callable[[object], None] | None = None
+    once: Callable[[], tuple[float, object]], world: World, inspect: Callable[[Any], None] | None = None
 ) -> list[float]:
     """Makes a call until it takes as long as before. The seconds of each time, on the slowest rank."""
     warm_up: list[float] = []

@@ -8,8 +8,7 @@ remains.
 from __future__ import annotations
 
 import mmap
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +19,6 @@ from torch import Tensor
 from longca.kernels.base import Kernel, Plan
 from longca.manifests import Problem
 from longca_bench.measuring.messages import PUSHING
-from longca_bench.ranks.world import LOOK
 from longca_bench.verification.verify import lse_dtype
 
 __all__ = ["Call", "Marks", "WatchedKernel"]
@@ -67,8 +65,7 @@ class WatchedKernel:
     """A stand-in for a kernel, with the methods of `longca.kernels.base.Kernel`.
 
     It marks the begin and the end of each call. On CUDA devices events around each call do so too, because a call ends
-    there before its work does. A thread looks at them while the host stays inside a call: it may block there behind
-    earlier work of the device, as a rank does that waits for another.
+    there before its work does.
 
     Args:
         kernel: The measured kernel.
@@ -79,7 +76,7 @@ class WatchedKernel:
     def __init__(self, kernel: Kernel, marks: Marks, device: torch.device) -> None:
         self._kernel, self._marks, self._device = kernel, marks, device
         self._spans: list[_Span] = []
-        self._count, self._entered = 0, 0.0
+        self._count = 0
         self.forward, self.backward = self._marked(kernel.forward, 1), self._marked(kernel.backward, 2)
 
     def plan(self, problem: Problem) -> Plan:
@@ -88,21 +85,12 @@ class WatchedKernel:
 
     def restart(self) -> None:
         """Forgets earlier calls, before a call of the strategy."""
-        self._count, self._entered = 0, 0.0
+        self._count = 0
 
     def look(self) -> None:
         """Marks the call that the CUDA device is inside, while its host waits."""
-        self._marks.set(_inside(self._spans[: self._count]))
-
-    def look_inside(self) -> None:
-        """Marks the call that the CUDA device is inside, if the host is inside a call for long. For another thread."""
-        count, entered = self._count, self._entered
-        if not entered or time.monotonic() < entered + LOOK:
-            return
-        *spans, present = self._spans[: count + 1]
-        number = _inside(spans) or (present.number if present.begin.query() else 0)
-        if (self._count, self._entered) == (count, entered):
-            self._marks.set(number)
+        spans = self._spans[: self._count]
+        self._marks.set(next((each.number for each in spans if each.begin.query() and not each.end.query()), 0))
 
     @contextmanager
     def waiting(self, synchronize: Callable[[], None]) -> Iterator[None]:
@@ -171,19 +159,12 @@ class WatchedKernel:
             span = self._spans[self._count]
             span.number = number
             span.begin.record()
-            self._entered = time.monotonic()
             result = call(*args, **kwargs)
-            self._entered = 0.0
             span.end.record()
             self._count += 1
             return result
 
         return call_on_cuda if self._device.type == "cuda" else call
-
-
-def _inside(spans: Iterable[_Span]) -> int:
-    """The number of the method whose call the device is inside, among calls that the host has left. 0 for none."""
-    return next((each.number for each in spans if each.begin.query() and not each.end.query()), 0)
 
 
 def _no_forward(

@@ -26,7 +26,7 @@ from longca.manifests import Direction
 from longca.parallel.pushes import window_bytes
 from longca.plain_text import plain_text
 from longca.processes import end_with_parent
-from longca_bench.measuring import cuda_memory
+from longca_bench.measuring import memory
 from longca_bench.measuring.arena import Block, Where, tensor_at
 from longca_bench.measuring.child_process import connection_of
 from longca_bench.measuring.commands import (
@@ -42,7 +42,6 @@ from longca_bench.measuring.commands import (
     Share,
     WorkerSetup,
 )
-from longca_bench.measuring.exhaustion import is_exhausted
 from longca_bench.measuring.global_state import GlobalState
 from longca_bench.measuring.results import describe_all, methods_of, named_results
 from longca_bench.measuring.strategy_commands import CallStrategy, Join
@@ -114,7 +113,7 @@ class WorkerProcess:
             return self._do[type(command)](command)
         except BaseException as error:  # a kernel may raise anything, SystemExit and KeyboardInterrupt too
             text = f"{plain_text(type(error).__name__, 100)}: {plain_text(error, _ERROR)}"
-            exhausted = is_exhausted(error, text)
+            exhausted = memory.is_exhausted(error, text)
         # The error is gone now, and with it the tensors of the frames that it came through.
         gc.collect()
         changed: list[str] = [] if self._state is None else self._state.changed()
@@ -134,7 +133,7 @@ class WorkerProcess:
     def _share(self, share: Share) -> Answer:
         block = Block(share.number, share.nbytes, self._world.device)
         if share.handle:
-            block.memory = cuda_memory.open_exported(share.handle)
+            block.memory = memory.open_exported(share.handle)
         else:
             fd = os.open(f"/proc/{os.getppid()}/fd/{share.fd}", os.O_RDWR)
             block.memory = mmap.mmap(fd, share.nbytes)
@@ -146,7 +145,7 @@ class WorkerProcess:
         for number in close.numbers:
             block = self._blocks.pop(number)
             if block.handle or block.device.type == "cuda":
-                cuda_memory.close(block.memory)
+                memory.close(block.memory)
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
         return Answer()

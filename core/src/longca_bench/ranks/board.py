@@ -9,16 +9,48 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from torch.distributed import DistNetworkError, Store  # type: ignore[attr-defined]  # they are, and documented
 
 from longca.errors import LongCAError
-from longca_bench.measuring.messages import from_json, to_json
+from longca_bench.measuring.messages import Result, Setup, from_json, to_json
+from longca_bench.suites.tasks import Task
 
-__all__ = ["Board", "BoardLostError", "answer", "assignment", "gone", "ready", "stop"]
+__all__ = ["Assignment", "Board", "BoardLostError", "RankResult", "answer", "assignment", "gone", "ready", "stop"]
 
 _PAUSE = 0.02  # seconds between two looks
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The next task of all ranks.
+
+    Attributes:
+        setup: The setup of their workers, without a place.
+        world: Number of the world to do it in. A new number makes members start new workers.
+        task: The task.
+    """
+
+    setup: Setup
+    world: int
+    task: Task
+
+
+@dataclass(frozen=True)
+class RankResult:
+    """The result of a task on one rank.
+
+    Attributes:
+        result: The worker's result, or None if it was stopped for another rank's failure or for the deadline.
+        phase: The worker's last phase.
+        phases: Number of phases that it had begun.
+    """
+
+    result: Result | None
+    phase: str
+    phases: int
 
 
 class BoardLostError(LongCAError):

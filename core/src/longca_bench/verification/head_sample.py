@@ -1,7 +1,7 @@
 """Samples of heads: heads that stand for all heads of a problem whose reference would take many minutes.
 
 Kernels compute each head in the same way, over all queries and keys. An error that depends on the length is in every
-head. The heads are drawn, so no kernel knows them. On new inputs all heads are compared (`new_inputs`).
+head. The heads are drawn, so no kernel knows them.
 """
 
 from __future__ import annotations

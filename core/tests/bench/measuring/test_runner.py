@@ -6,10 +6,9 @@ from longca.manifests import Device
 from longca_advice.devices import evidence_name
 from longca_advice.history import history
 from longca_bench.measuring.case_record import judged
-from longca_bench.measuring.interleave import ROUNDS
 from longca_bench.measuring.messages import Result
 from longca_bench.measuring.options import Options
-from longca_bench.measuring.runner import run_cases
+from longca_bench.measuring.runner import ROUNDS, run_cases
 from longca_bench.measuring.status import Status
 from longca_bench.measuring.timing import LEAST
 from longca_bench.suites.case import Case

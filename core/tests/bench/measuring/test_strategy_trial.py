@@ -11,13 +11,13 @@ from longca.manifests import Direction, Layout
 from longca_bench.measuring.arena import Arena
 from longca_bench.measuring.commands import Answer
 from longca_bench.measuring.instruments import Instruments
+from longca_bench.measuring.kernel_trial import WrongResultError
 from longca_bench.measuring.remote_kernel import Ran
 from longca_bench.measuring.remote_strategy import StrategyFacts
 from longca_bench.measuring.results import ContractError
 from longca_bench.measuring.shared_inputs import SharedInputs
 from longca_bench.measuring.shares import shares_of_all
 from longca_bench.measuring.strategy_trial import StrategyTrial
-from longca_bench.measuring.trial import WrongResultError
 from longca_bench.measuring.worker import Reply
 from longca_bench.measuring.world import World
 from longca_bench.suites.tasks import Sharing, Task

@@ -1,10 +1,8 @@
 import os
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from longca_bench.measuring import watched_kernel
 from longca_bench.measuring.watched_kernel import Marks, WatchedKernel
 from longca_builtin.naive import Naive
 
@@ -86,48 +84,3 @@ def test_silent_calls_compute_nothing(watched):
     assert [x.shape for x in silent[:2]] == [out.shape, lse.shape]
     assert not any(x.any() for x in silent)
     assert not seen
-
-
-class Event:
-    """An event of a device that has done so many of the things it was given."""
-
-    given, done = 0, 0
-
-    def __init__(self):
-        self.at = 0
-
-    def record(self):
-        Event.given += 1
-        self.at = Event.given
-
-    def query(self):
-        return self.at <= Event.done
-
-
-@pytest.mark.parametrize(("done", "named"), [(0, ""), (1, "forward"), (2, ""), (3, "backward")])
-def test_a_host_that_blocks_inside_a_call_is_not_taken_for_the_device(setup, monkeypatch, done, named):
-    """The device has begun the first call of two after one event, and ended it after two."""
-    case, seen, fd = setup(), [], os.memfd_create("marks")
-    os.ftruncate(fd, 4096)
-    marks = Marks(fd)
-    os.close(fd)
-    monkeypatch.setattr(watched_kernel, "_Span", lambda: SimpleNamespace(number=0, begin=Event(), end=Event()))
-    monkeypatch.setattr(Event, "given", 0)
-    monkeypatch.setattr(Event, "done", done)
-
-    class Blocks(Naive):
-        def backward(self, *arguments, **buffers):
-            kernel.look_inside()
-            seen.append(marks.read())
-            monkeypatch.setattr(watched_kernel, "LOOK", -1.0)  # as after a long while
-            kernel.look_inside()
-            seen.append(marks.read())
-            return super().backward(*arguments, **buffers)
-
-    kernel, x = WatchedKernel(Blocks(), marks, torch.device("cuda")), case.inputs
-    plan = kernel.plan(case.problem)
-    out, lse = kernel.forward(x.q, x.k, x.v, plan)
-    kernel.backward(x.dout, x.q, x.k, x.v, out, lse, plan)
-    assert seen == ["backward", named]
-    kernel.look_inside()
-    assert marks.read() == "", "the host is inside no call"

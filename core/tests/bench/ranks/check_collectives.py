@@ -2,8 +2,6 @@
 
 import gc
 import sys
-from random import Random
-from unittest import mock
 
 import pytest
 import torch
@@ -12,23 +10,14 @@ import torch.distributed as dist
 from longca.errors import LongCAError
 from longca.manifests import Device, Layout, Problem
 from longca.masks import build
-from longca_bench.measuring import shares as measured_shares
-from longca_bench.measuring.arena import Arena
-from longca_bench.measuring.communication import ALL, measure_communication
+from longca_bench.measuring.apart import measure_communication
 from longca_bench.measuring.messages import Place
 from longca_bench.measuring.rank_worker import added_up
-from longca_bench.measuring.shards import Shard
-from longca_bench.measuring.shared_inputs import SharedInputs
-from longca_bench.measuring.shares import by_heads, held_tokens, rounds_of_all, shares, shares_of_all
+from longca_bench.measuring.shares import by_heads, held_tokens, shares_of_all
+from longca_bench.measuring.strategy_commands import ALL
 from longca_bench.measuring.timing import time_calls
 from longca_bench.measuring.traffic import Recorder, repeat, sent_by_kind
 from longca_bench.ranks.world import JobWorld
-from longca_bench.suites.tasks import Sharing
-from longca_bench.verification import head_sample
-from longca_bench.verification.findings import Finding
-from longca_bench.verification.inputs import draw_inputs
-from longca_bench.verification.reference import reference_of_all
-from longca_builtin.naive import Naive
 
 RANKS = 3
 
@@ -106,44 +95,6 @@ def check_heads(world):
     assert torch.equal(back, lse[share.heads("lse")])
 
 
-def check_new_inputs(world):
-    """Each rank verifies one KV head of two. On new inputs a wrong head of any of them is found, in rounds of one."""
-    problem = Problem(
-        mask=build("causal", 40), heads_q=12, heads_kv=6, head_dim=8, device=Device("cpu"), dtype="float32",
-        direction="backward",
-    )  # fmt: skip
-    sharing = Sharing(Layout(((),) * 3, (((0, 5),), ((5, 25),), ((25, 40),))), (2, 0, 1), True, False)
-    inputs, naive, place = draw_inputs(problem, 0), Naive(), sharing.places[world.rank]
-    with mock.patch.object(head_sample, "SAMPLED_PAIRS", 0), mock.patch.object(measured_shares, "_ELEMENTS", 1):
-        dealt = shares(problem, RANKS, Random(0))
-        assert len(list(rounds_of_all(problem, RANKS))) == 2
-        mine = dealt[world.rank].inputs(inputs)
-        expected = reference_of_all(dealt[world.rank].problem(problem), mine)
-        shared = SharedInputs(inputs, dealt, mine, expected)
-        shard = Shard(problem, sharing, shared, world, Arena(torch.device("cpu")), False)
-        shard.write_new(Random(1), "q", "k", "v", "dout")
-        (everything,) = shares_of_all(problem, 1)
-        x, plan = shard._new_of_share(everything), naive.plan(problem)
-        out, lse = naive.forward(x.q, x.k, x.v, plan)
-        whole = dict(zip(("dq", "dk", "dv"), naive.backward(x.dout, x.q, x.k, x.v, out, lse, plan), strict=True))
-
-        def found(name="out", head=0, factor=1.0):
-            results = {"out": out, **whole}
-            results[name] = results[name].clone()
-            results[name][:, head] *= factor
-            held = {name: sharing.layout.shard(x, place) for name, x in results.items()}
-            held["lse"] = sharing.layout.shard(lse.T, place).T.contiguous()
-            given = {"out": sharing.layout.shard(out, place), "lse": held["lse"]}
-            failures = world.everyone(shard.check_new(held, given, Random(2)), list[Finding])
-            return {(each.tensor.split()[0], each.head) for rank in failures for each in rank}
-
-        assert not found()
-        for name, heads in (("out", 12), ("dk", 6)):
-            assert all(found(name, head, 1.5) == {(name, head)} for head in range(heads))
-        out[7, 3] = torch.nan
-        assert ("out", 0) in found(), "a result that is not complete"
-
-
 def check_rounds(world):
     calls = []
     rounds = time_calls(lambda: calls.append(0) or world.rank, world, 0.001)
@@ -175,7 +126,6 @@ def main(rank, port):
         check_first_exchange,
         check_collectives,
         check_heads,
-        check_new_inputs,
         check_rounds,
     ):
         check(world)

@@ -2,8 +2,8 @@ import pytest
 
 from longca_bench.measuring.messages import Result
 from longca_bench.measuring.status import Status
-from longca_bench.ranks.blame import blame
-from longca_bench.ranks.messages import RankResult
+from longca_bench.ranks.board import RankResult
+from longca_bench.ranks.leader import blame
 
 
 def answer(status, phase="verify", phases=5, message=""):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from longca_bench.measuring.exhaustion import is_exhausted
+from longca_bench.measuring.memory import is_exhausted
 
 NCCL = "NCCL Error 1: unhandled cuda error (run with NCCL_DEBUG=INFO for details)"
 

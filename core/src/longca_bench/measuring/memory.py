@@ -1,4 +1,4 @@
-"""Memory on a CUDA device that two processes share, by the driver's own functions.
+"""Memory on a CUDA device that two processes share, by the driver's own functions, and the end of a memory.
 
 PyTorch shares whole segments of its allocator, with whatever else lies in them, and keeps them while a process that was
 killed has not returned them. An allocation of the driver is one tensor's alone, and its owner frees it.
@@ -12,11 +12,13 @@ from typing import Any
 
 import torch
 
-__all__ = ["allocate", "close", "export", "open_exported", "release"]
+__all__ = ["allocate", "close", "export", "is_exhausted", "open_exported", "release"]
 
 _HANDLE = 64  # bytes of a CUipcMemHandle
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 _LAZY_PEER_ACCESS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+#: NCCL's words for any error of CUDA. It takes buffers of some hundred megabytes when ranks first exchange data.
+_OF_NCCL, _BUFFERS = "unhandled cuda error", 2**30
 
 
 class _Handle(ctypes.Structure):
@@ -67,6 +69,28 @@ def close(address: int) -> None:
     """Closes memory that `open_exported` returned."""
     torch.cuda.synchronize()
     _check(_driver().cuIpcCloseMemHandle(ctypes.c_uint64(address)), "cuIpcCloseMemHandle")
+
+
+def is_exhausted(error: BaseException, text: str) -> bool:
+    """Whether an error says that its process has no memory left.
+
+    NCCL does not say which error of CUDA it met. It met this one, if the device has no room for NCCL's buffers.
+
+    Args:
+        error: The error.
+        text: Its text, which a plugin's error may not give safely.
+    """
+    # PyTorch has these words if a CPU's memory is out.
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in text:
+        return True
+    return _OF_NCCL in text.lower() and _is_full()
+
+
+def _is_full() -> bool:
+    try:
+        return torch.cuda.mem_get_info()[0] < _BUFFERS
+    except RuntimeError:  # the context is lost
+        return False
 
 
 def _driver() -> Any:
