@@ -5,7 +5,7 @@ import pytest
 from longca import masks
 from longca.masks import Form
 from longca.masks.rectangles import rectangles
-from longca_advice.merging import merged_layers
+from longca_advice.work import merged_layers
 from longca_flashattn.joined_keys import join_keys
 from longca_flashattn.own_rows import alone_on_rows
 

@@ -1,283 +1,283 @@
-"""How well recommendations hold: twenty problems that no record has, predicted first and measured then.
+"""How good the predictions are, from the records in this repository. It needs no GPU.
 
-    python core/benchmarks/advice.py --out results/h200/advice/problems [--most 4] [--seconds 600]
-    python core/benchmarks/advice.py --device cpu --scale 64 --out /tmp/tiny        # small stand-ins
+python core/benchmarks/advice.py                 # print all figures
+python core/benchmarks/advice.py --out FILE      # write them as JSON too
+python core/benchmarks/advice.py --quick         # without the slow ones: strategies, and times of questions
 
-Each problem has another length, other heads, documents, windows, prefixes, blocks or shares of blocks than the records
-that LongCA's evidence is made of; heads have 128 dims, in bfloat16 (float32 on a CPU). Its first choices that are
-installed here are measured as `longca run PATTERN --recommended 4` measures them. All are predicted before the first
-is measured, from the evidence that comes with LongCA alone, or with that in --history.
-
-Writes a run's folder, environment.json and records.jsonl, and problems.json: predicted and measured times, errors and
-the regret of every problem, with a summary. It is written again after every record, so an end by --seconds or by a
-signal keeps what was measured. A kernel that fails is kept with its status.
+Each measured call is predicted from evidence without the calls that look like it. A dense call is left out with its
+mask pattern, and a block-sparse call with its pattern, block size and kept share. Calls of strategies on 2 GPUs are
+predicted from those on 4, and the other way round. `core/benchmarks/unseen_problems.py` measures problems that no
+record has.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import statistics
+import resource
+import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from longca import registry
-from longca.errors import LongCAError
-from longca.manifests import Device
-from longca_bench.cli.options import chosen_device
-from longca_bench.measuring.advised import advise, suite_of_ways
-from longca_bench.measuring.environment import environment
-from longca_bench.measuring.options import Options
-from longca_bench.measuring.outcome import Outcome
-from longca_bench.measuring.records import Record
-from longca_bench.measuring.run_folder import RunFolder
-from longca_bench.measuring.runner import run_cases
-from longca_bench.suites.cases import expand
-from longca_bench.suites.one_problem import problem_suite
-from longca_bench.suites.suite import Suite, Sweep
+import numpy as np
 
-#: Factors that count tokens, and shrink with --scale.
-_TOKENS = ("window", "prefix", "global_tokens")
+from longca import masks, registry
+from longca.adviser import adviser
+from longca.manifests import Problem
+from longca_advice.costs import CostModel, Key
+from longca_advice.devices import DEVICES
+from longca_advice.evidence import Row, shipped
+from longca_advice.fit import Call
+from longca_advice.from_records import PlacementChangedError, layout_of, recorded_transport
+from longca_advice.layout_costs import LayoutCosts, Role
+from longca_advice.memory import KernelMemory
+from longca_advice.request import Request
+from longca_advice.sources import Links, Sources
+
+#: A run of 1 K to 4 K tokens and of blocks of 32, 96 and 256, like no other run. Its figures are apart.
+SHORT = "results/h200/advice/short"
+
+#: Where the runs on several GPUs are, and what evidence calls their device.
+RUNS, DEVICE = Path(__file__).parents[2] / "results" / "h200" / "distributed", "NVIDIA H200"
+
+#: Kernels whose authors state their memory.
+STATED = ("naive", "online")
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A problem that no record has.
+class Left(NamedTuple):
+    """A measured call, and what is predicted for it without calls like it."""
 
-    Attributes:
-        pattern: The mask pattern.
-        seqlen: Tokens.
-        heads: Query heads and KV heads.
-        factors: Factors of the mask; the others are drawn.
-        seed: Seed of what is drawn.
-    """
-
-    pattern: str
-    seqlen: int
-    heads: str
-    factors: dict[str, Any] = field(default_factory=dict)
-    seed: int = 7
+    row: Row
+    predicted: float
+    low: float
+    high: float
 
     @property
-    def name(self) -> str:
-        """The problem in a few words."""
-        factors = (f"{key} {value}" for key, value in self.factors.items() if key != "documents")
-        given = f"{len(self.factors['documents'])} documents" if "documents" in self.factors else ""
-        return " ".join(part for part in (self.pattern, str(self.seqlen), self.heads, *factors, given) if part)
-
-    def scaled(self, scale: int) -> Problem:
-        """The same with so many times fewer tokens; blocks keep their size."""
-        if scale == 1:
-            return self
-        factors = {key: max(1, value // scale) if key in _TOKENS else value for key, value in self.factors.items()}
-        if "documents" in factors:
-            factors["documents"] = [max(1, length // scale) for length in factors["documents"]]
-        seqlen = sum(factors["documents"]) if "documents" in factors else self.seqlen // scale
-        return Problem(self.pattern, seqlen, self.heads, factors, self.seed)
-
-    def suite(self, dtype: str) -> Suite:
-        """The problem as a suite of one sweep."""
-        about: dict[str, Any] = {"factors": self.factors, "heads": [self.heads], "seeds": [self.seed]}
-        return problem_suite(self.pattern, seqlens=[self.seqlen], dtypes=[dtype], **about)
+    def error(self) -> float:
+        """The relative error of the prediction."""
+        return self.predicted / self.row.seconds - 1
 
 
-def _documents(*parts: tuple[int, int]) -> dict[str, list[int]]:
-    """Documents of (length, how many), in this order."""
-    return {"documents": [length for length, count in parts for _ in range(count)]}
+def is_sparse(row: Row) -> bool:
+    """Whether a call's mask is block-sparse."""
+    return row.call_work.path.startswith("block_sparse")
 
 
-PROBLEMS = (
-    Problem("causal", 3000, "32:8"),
-    Problem("full", 5000, "16:2"),
-    Problem("causal", 12000, "24:3"),
-    Problem("full", 20000, "8:1"),
-    Problem("causal", 49152, "48:8"),
-    Problem("causal_document", 6144, "40:40", _documents((4000, 1), (16, 134))),
-    Problem("causal_document", 40000, "48:8", _documents((15000, 1), (64, 125), (9000, 1), (40, 200))),
-    Problem("full_document", 24576, "32:8"),
-    Problem("full_document", 100000, "16:2", _documents((20000, 1), (250, 80), (30000, 1), (1500, 20))),
-    Problem("causal_document", 150000, "32:8", _documents((25000, 5), (100, 250))),
-    Problem("causal_sliding_window", 65536, "32:8", {"window": 3000}),
-    Problem("full_sliding_window", 200000, "16:2", {"window": 700}),
-    Problem("global_sliding_window", 30000, "24:3", {"window": 2000, "global_tokens": 100}),
-    Problem("prefix_lm_causal", 10000, "48:8", {"prefix": 3333}),
-    Problem("prefix_lm_document", 36000, "32:8"),
-    Problem("shared_question", 50000, "40:40"),
-    Problem("uniform_block_sparse", 24576, "32:8", {"block": 64, "kept": 0.15}),
-    Problem("uniform_block_sparse", 12288, "8:1", {"block": 96, "kept": 0.6}),
-    Problem("uniform_block_sparse", 40960, "16:2", {"block": 128, "kept": 0.4}),
-    Problem("variable_block_sparse", 20000, "24:3", {"kept": 0.4}),
-)
+def structure(row: Row) -> Hashable:
+    """A dense mask's pattern; a block-sparse mask's pattern, block size and kept share."""
+    return (row.pattern, row.call_work.path, round(row.density, 2)) if is_sparse(row) else row.pattern
 
 
-class _OutOfTimeError(Exception):
-    """The time that was given is over."""
+def folds(rows: Iterable[Row]) -> Iterator[tuple[list[Row], list[Row]]]:
+    """The calls of each structure on one device, and all other calls on one device."""
+    single = [row for row in rows if row.strategy is None]
+    groups: dict[Hashable, list[Row]] = defaultdict(list)
+    for row in single:
+        groups[structure(row)].append(row)
+    yield from ((left, [row for row in single if structure(row) != name]) for name, left in groups.items())
 
 
-@dataclass
-class Board:
-    """The results so far: each problem, and its outcome or the reason why there is none.
+def leave_out(rows: Iterable[Row]) -> list[Left]:
+    """Each call on one device, predicted from the calls of other structures."""
+    return [_predicted(CostModel(others), row) for left, others in folds(rows) for row in left]
 
-    Attributes:
-        path: The file that it is written to.
-        head: The other content of the file.
-        predicted: Outcomes without measurements, or messages, by problem.
-        records: Records by their case.
+
+def _predicted(model: CostModel, row: Row) -> Left:
+    key = Key(row.run.device, row.kernel, row.direction, row.dtype, row.head_dim)
+    found = model.estimate(key, Call(row.call_work, row.heads_q, row.heads_kv))
+    return Left(row, *([float("nan")] * 3 if found is None else (found.seconds, found.low, found.high)))
+
+
+def memory_errors(rows: Iterable[Row]) -> list[float]:
+    """The relative errors of the peaks of calls on one device, each learnt from the calls of other structures."""
+    found = []
+    for left, others in folds(row for row in rows if row.peak is not None and row.kernel not in STATED):
+        learnt = KernelMemory(others)
+        pairs = ((learnt.peak_of(row), row.peak) for row in left)
+        found += [predicted / measured - 1 for predicted, measured in pairs if predicted and measured]
+    return found
+
+
+def errors(off: Iterable[float]) -> dict[str, float]:
+    """The number of calls, and quantiles of the relative error."""
+    sizes = np.abs([each for each in off if np.isfinite(each)])
+    median, ninety, most = (float(np.quantile(sizes, q)) for q in (0.5, 0.9, 1)) if len(sizes) else [float("nan")] * 3
+    return {"calls": len(sizes), "median": median, "p90": ninety, "max": most}
+
+
+def coverage(left: Sequence[Left]) -> float:
+    """The share of calls whose time lies within the predicted interval."""
+    return float(np.mean([one.low <= one.row.seconds <= one.high for one in left if np.isfinite(one.predicted)]))
+
+
+def regrets(left: Sequence[Left]) -> dict[str, dict[str, float]]:
+    """How much longer the recommended kernel takes than the fastest one, over problems with at least two kernels.
+
+    Times of one kernel on one problem in several runs are merged by their median. `forward` and `backward` are single
+    directions. `training` takes one kernel for both. `pairs` takes any two.
     """
+    times: dict[Hashable, dict[tuple[str, str], list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    for one in left:
+        row = one.row
+        problem = (row.run.device, row.dtype, row.head_dim, row.mask, row.seqlen, row.heads_q, row.heads_kv)
+        if np.isfinite(one.predicted):
+            times[problem][row.kernel, row.direction].append((row.seconds, one.predicted))
+    merged = [{k: np.median(np.array(v), axis=0) for k, v in found.items()} for found in times.values()]
+    return {kind: regret(merged, kind) for kind in ("forward", "backward", "training", "pairs")}
 
-    path: Path
-    head: dict[str, Any]
-    predicted: dict[str, Outcome | str] = field(default_factory=dict)
-    records: dict[str, Record] = field(default_factory=dict)
+
+def regret(problems: Sequence[Mapping[tuple[str, str], Any]], kind: str) -> dict[str, float]:
+    """How much longer the choice that is predicted fastest takes than the fastest one.
+
+    Args:
+        problems: For each problem, measured and predicted seconds by kernel and direction.
+        kind: One of the kinds of `regrets`.
+    """
+    lost = []
+    for times in problems:
+        options = np.array(list(_options(times, kind)))
+        if len(options) > 1:
+            measured, predicted = options.T
+            lost.append(measured[predicted.argmin()] / measured.min() - 1)
+    return {"problems": len(lost), "mean": float(np.mean(lost)), "p95": float(np.quantile(lost, 0.95))}
+
+
+def _options(times: Mapping[tuple[str, str], Any], kind: str) -> Iterator[Any]:
+    """Measured and predicted seconds of each choice."""
+    if kind in ("forward", "backward"):
+        yield from (seconds for (_, direction), seconds in times.items() if direction == kind)
+        return
+    forwards = {kernel: seconds for (kernel, direction), seconds in times.items() if direction == "forward"}
+    backwards = {kernel: seconds for (kernel, direction), seconds in times.items() if direction == "backward"}
+    for first, before in forwards.items():
+        yield from (before + after for second, after in backwards.items() if kind == "pairs" or first == second)
+
+
+class Shared(NamedTuple):
+    """A measured call of a strategy, and what is predicted for it without calls on as many GPUs."""
+
+    record: dict[str, Any]
+    predicted: float
 
     @property
-    def outcomes(self) -> dict[str, Outcome]:
-        """The outcomes with what was measured so far, by problem."""
-        found = {name: said for name, said in self.predicted.items() if isinstance(said, Outcome)}
-        return {name: outcome.with_records(self.records) for name, outcome in found.items()}
-
-    def write(self) -> None:
-        """Writes the file whole, in the place of the one before."""
-        outcomes = self.outcomes
-        rows = [
-            {"name": name, **(outcomes[name].as_json() if name in outcomes else {"message": said})}
-            for name, said in self.predicted.items()
-        ]
-        text = json.dumps({**self.head, "summary": summary(list(outcomes.values())), "problems": rows}, indent=1)
-        new = self.path.with_suffix(".new")
-        new.write_text(text + "\n", encoding="utf-8")
-        new.replace(self.path)
+    def error(self) -> float:
+        """The relative error of the prediction."""
+        return self.predicted / float(self.record["median"]) - 1
 
 
-def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Errors and regrets of many problems together, of what has both a prediction and a measurement."""
-    times = [(name, time) for outcome in outcomes for way in outcome.ways for name, time in way.times.items()]
-    totals = [time for name, time in times if name == "total"]
-    errors = sorted(abs(time.error) for time in totals if time.error is not None)
-    regrets = [outcome.regret for outcome in outcomes if outcome.regret is not None]
-    return {
-        "problems": len(outcomes),
-        "problems_with_regret": len(regrets),
-        "ways_measured": sum(time.measured is not None for time in totals),
-        "ways_compared": len(errors),
-        "median_error": statistics.median(errors) if errors else None,
-        "p90_error": errors[min(len(errors) - 1, int(0.9 * len(errors)))] if errors else None,
-        "totals_inside": _share([time.inside for time in totals]),
-        "directions_inside": _share([time.inside for name, time in times if name != "total"]),
-        "mean_regret": statistics.mean(regrets) if regrets else None,
-        "worst_regret": max(regrets, default=None),
-        "fastest_was_first": _share([regret == 0 for regret in regrets]),
+def strategies_left_out(rows: Sequence[Row], runs: Path = RUNS) -> list[Shared]:
+    """Each verified call of a strategy, predicted without calls of as many ranks. Changed placements are left out."""
+    costs, links, found = CostModel(rows), dict[int, Links](), list[Shared]()
+    for path in sorted(runs.glob("*/records.jsonl")):
+        if "chunked" in str(path):  # another schedule than today's
+            continue
+        for record in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+            if record["status"] != "ok" or record.get("stream"):
+                continue
+            ranks = record["world_size"]
+            if ranks not in links:
+                others = tuple(row for row in rows if row.strategy is None or row.ranks != ranks)
+                links[ranks] = Sources(others).links(DEVICE, 8)
+            with suppress(PlacementChangedError):
+                found.append(Shared(record, _seconds(record, costs, links[ranks])))
+    return found
+
+
+def _seconds(record: dict[str, Any], model: CostModel, links: Links) -> float:
+    kernel, direction, plugins = record["kernel"], record["direction"], registry()
+    problem, layout = layout_of(plugins, record, DEVICES["h200"])
+    request = Request(problem, direction == "backward", plugins, model, None, (kernel,))
+    role: Role = "both" if direction == "backward" else "forward"
+    found = LayoutCosts(request, links, layout, recorded_transport(record)).timeline(kernel, direction, role)
+    return float("nan") if found is None else found.seconds
+
+
+def question_seconds() -> dict[str, float]:
+    """CPU seconds of questions in fresh processes and of new layouts, and the memory of the largest question."""
+    command = [sys.executable, "-m", "longca"]
+    one, many = "recommend causal --seqlen 65536 --device h200", "recommend causal --seqlen 4194304 --device h200"
+    questions = {
+        "recommend, one GPU": one,
+        "list-capabilities": "list-capabilities",
+        "recommend, 512 GPUs, 4 M tokens": f"{many} --gpus 512 --network 400Gb",
     }
+    found: dict[str, float] = {}
+    for name, words in questions.items():
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([*command, *words.split()], check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        found[name] = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    found["GB of the largest"] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e9
+    for name, factors in {"causal_document": {}, "causal_sliding_window": {"window": 4096}}.items():
+        found[f"layout by auto on 8 GPUs, {name}"] = min(_layout_seconds(name, seed, factors) for seed in range(4))
+    return found
 
 
-def _share(found: Sequence[bool | None]) -> float | None:
-    known = [value for value in found if value is not None]
-    return sum(known) / len(known) if known else None
+def _layout_seconds(pattern: str, seed: int, factors: dict[str, Any]) -> float:
+    """The CPU time of choosing strategy, placement and kernel for a mask of 128 K tokens that is new."""
+    mask = masks.sample(pattern, 131072 + 1024 * seed, seed=seed, **factors)
+    problem = Problem(mask=mask, heads_q=64, heads_kv=8, head_dim=128, device=DEVICES["h200"])
+    wanted = {"ulysses": {"ulysses": 8}, "ring_p2p": {"ring": 8}, "ring_all_gather": {"ring": 8}}
+    began = time.process_time()
+    adviser().arranged(registry(), problem, wanted, "auto", "auto", True)
+    return time.process_time() - began
 
 
-def predict(chosen: Sequence[Problem], device: Device, most: int) -> Iterator[tuple[Problem, Sweep, Outcome | str]]:
-    """Each problem with its sweep and its prediction, or why there is none."""
-    for problem in chosen:
-        (sweep,) = problem.suite("bfloat16" if device.kind == "cuda" else "float32").sweep
-        try:
-            yield problem, sweep, advise(sweep, device, registry(), most=most)
-        except LongCAError as error:
-            yield problem, sweep, str(error)
+def report(*, quick: bool = False) -> dict[str, Any]:
+    """All figures."""
+    left = leave_out(shipped())
+    usual = [one for one in left if one.row.run.run != SHORT]
+    kernels = {
+        "all": errors(one.error for one in usual),
+        "dense": errors(one.error for one in usual if not is_sparse(one.row)),
+        "block-sparse": errors(one.error for one in usual if is_sparse(one.row)),
+        **{name: errors(one.error for one in usual if one.row.kernel == name) for name in _kernels(usual)},
+        "short or of other blocks": errors(one.error for one in left if one.row.run.run == SHORT),
+    }
+    found: dict[str, Any] = {"kernels": kernels, "coverage": coverage(left), "regret": regrets(usual)}
+    found["memory"] = {"peak of a call": errors(memory_errors(shipped()))}
+    if quick:
+        return found
+    shared = strategies_left_out(shipped())
+    names = sorted({one.record["strategy"] for one in shared})
+    found["strategies"] = {"all": errors(one.error for one in shared)} | {
+        name: errors(one.error for one in shared if one.record["strategy"] == name) for name in names
+    }
+    return {**found, "seconds": question_seconds()}
 
 
-def measure(suite: Suite, device: Device, board: Board, seconds: float, deadline: float) -> None:
-    """Measures all ways of a suite by one worker, until time is over."""
-    cases, start = expand(suite, registry().kernels), time.monotonic()
-    folder = RunFolder(board.path.parent, board.head["environment"])
-
-    def keep(record: Record) -> None:
-        folder.append(record)
-        board.records[record.case] = record
-        board.write()
-        took = f"{record.median * 1e3:9.3f} ms" if record.median is not None else record.message[:90]
-        about = f"{record.kernel:16} {record.pattern} {record.seqlen} {record.direction}: {record.status} {took}"
-        say(f"{time.monotonic() - start:5.0f} s [{len(board.records)}/{len(cases)}] {about}")
-        if time.monotonic() - start > seconds:
-            raise _OutOfTimeError
-
-    try:
-        run_cases(suite, cases, device, registry(), keep, Options(deadline=deadline))
-    except _OutOfTimeError:
-        say(f"stopped after {seconds:g} s: {len(board.records)} of {len(cases)} cases are measured")
-    finally:
-        folder.close()
+def _kernels(left: Iterable[Left]) -> list[str]:
+    return sorted({one.row.kernel for one in left})
 
 
-def table(outcomes: dict[str, Outcome]) -> Iterator[str]:
-    """A line for each problem, and the summary."""
-    yield f"{'problem':62} {'ways':>4} {'|error|':>8} {'inside':>6} {'regret':>7}  recommended → fastest"
-    for name, outcome in outcomes.items():
-        about = summary([outcome])
-        fastest = "not measured" if outcome.fastest is None else outcome.fastest.title
-        numbers = f"{_percent(about['median_error']):>8} {_percent(about['totals_inside']):>6}"
-        ways = f"{outcome.ways[0].title} → {fastest}"
-        yield f"{name[:62]:62} {about['ways_measured']:>4} {numbers} {_percent(outcome.regret):>7}  {ways}"
-    about = summary(list(outcomes.values()))
-    yield (
-        f"{about['ways_compared']} predicted times: median |error| {_percent(about['median_error'])}, "
-        f"p90 {_percent(about['p90_error'])}, {_percent(about['totals_inside'])} inside their interval of 90 %. "
-        f"Regret over {about['problems_with_regret']} problems: mean {_percent(about['mean_regret'])}, "
-        f"worst {_percent(about['worst_regret'])}; the first choice was the fastest in "
-        f"{_percent(about['fastest_was_first'])}."
-    )
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{share:.1%}"
-
-
-def say(text: str) -> None:
-    """Tells how far it is."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def arguments() -> argparse.Namespace:
-    """The arguments of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the records and problems.json")
-    parser.add_argument("--most", type=int, default=4, help="choices to measure of each problem")
-    parser.add_argument("--seconds", type=float, default=600.0, help="measure no further case after this time")
-    parser.add_argument("--deadline", type=float, default=90.0, help="seconds that a case may take")
-    parser.add_argument("--only", nargs="+", default=[""], help="problems whose names contain one of these texts")
-    parser.add_argument("--scale", type=int, default=1, help="divide lengths by this")
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
-    parser.add_argument("--history", type=Path, help="evidence beside LongCA's own; a run adds its records")
-    return parser.parse_args()
+def _lines(found: dict[str, Any]) -> Iterator[str]:
+    for part in ("kernels", "strategies", "memory"):
+        if part in found:
+            yield f"\nrelative error, {part:<16}{'calls':>8}{'median':>9}{'p90':>9}{'max':>9}\n"
+            for name, row in found[part].items():
+                yield f"{name:<32}{row['calls']:>8}{row['median']:>9.2%}{row['p90']:>9.2%}{row['max']:>9.1%}\n"
+    yield f"\n{'regret':<32}{'problems':>8}{'mean':>9}{'p95':>9}\n"
+    for name, row in found["regret"].items():
+        yield f"{name:<32}{row['problems']:>8}{row['mean']:>9.2%}{row['p95']:>9.2%}\n"
+    yield f"\nwithin the 90 % interval: {found['coverage']:.1%}\n\n"
+    yield from (f"{name:<48}{value:>8.2f}\n" for name, value in found.get("seconds", {}).items())
 
 
 def main() -> None:
-    """Predicts, measures, and prints the table."""
-    asked = arguments()
-    with tempfile.TemporaryDirectory() as scratch:
-        os.environ["LONGCA_HISTORY"] = str(asked.history or Path(scratch) / "evidence.jsonl")
-        device, scale = chosen_device(asked.device), asked.scale
-        chosen = [problem for problem in PROBLEMS if any(text in problem.name for text in asked.only)]
-        found = list(predict([problem.scaled(scale) for problem in chosen], device, asked.most))
-        known = [(sweep, said) for _, sweep, said in found if isinstance(said, Outcome)]
-        for problem, _, said in found:
-            if isinstance(said, str):
-                say(f"{problem.name}: {said}")
-        if not known:
-            sys.exit("no problem has a way that can be measured here")
-        sweeps, outcomes = zip(*known, strict=True)
-        suite = suite_of_ways(Suite(name="advice", version=1, sweep=sweeps), outcomes)
-        asked.out.mkdir(parents=True, exist_ok=True)
-        head = {"environment": environment(registry(), suite, device), "most": asked.most, "scale": scale}
-        board = Board(asked.out / "problems.json", head, {problem.name: said for problem, _, said in found})
-        board.write()
-        measure(suite, device, board, asked.seconds, asked.deadline)
-        print("\n".join(table(board.outcomes)))
+    """Prints the figures, and writes them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="a JSON file to write the figures to")
+    parser.add_argument("--quick", action="store_true", help="without strategies and times of questions")
+    given = parser.parse_args()
+    found = report(quick=given.quick)
+    sys.stdout.writelines(_lines(found))
+    if given.out is not None:
+        given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

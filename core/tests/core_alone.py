@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from longca import plugins
+from longca import adviser, plugins
 from longca.kernels import planned
 from longca.plan_cache import PlanCache
-from longca_advice import announced
 
 
 def pytest_runtest_setup(item):
@@ -26,7 +25,7 @@ def history(tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def plans(monkeypatch):
     """No plans of an earlier test, and nothing that it logged."""
-    monkeypatch.setattr(announced, "_LOGGED", set())
+    monkeypatch.setattr(adviser, "_LOGGED", set())
     fresh = PlanCache(planned.PLANS.most)
     monkeypatch.setattr(planned, "PLANS", fresh)
     return fresh

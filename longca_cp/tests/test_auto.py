@@ -5,7 +5,7 @@ import pytest
 from longca import masks, registry
 from longca.errors import UnsupportedError
 from longca.manifests import KernelManifest, Offer
-from longca_advice.placing import place
+from longca_advice.fastest_layouts import place
 from longca_cp import RING_P2P
 
 from .cases import problem

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import longca
-from longca import Device, masks
+from longca import Device, adviser, masks
 from longca.errors import RequestError, UnknownNameError, UnsupportedError
-from longca_advice import announced, auto_layout
+from longca_advice import auto_layout
 from longca_advice.devices import DEVICES
 
 from .test_strategies import EXACT, sizes
@@ -20,7 +20,7 @@ RING, PAIR = {"cp": 8}, {"ring": 4, "ulysses": 2}
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch, tmp_path):
     """Nothing was chosen, said or measured here before."""
-    monkeypatch.setattr(announced, "_LOGGED", set())
+    monkeypatch.setattr(adviser, "_LOGGED", set())
     monkeypatch.setenv("LONGCA_HISTORY", str(tmp_path / "evidence.jsonl"))
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     auto_layout._ARRANGED.clear()

@@ -21,16 +21,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
+from longca.adviser import Choice
 from longca.manifests import Problem, Verdict
 from longca.manifests.devices import cpu_device
 from longca.plugins import Registry
-from longca_advice.announced import Choice, explained, interval, subject
-from longca_advice.asked import Asked
+from longca_advice.candidates import Candidate, pair_candidates, single_candidates
 from longca_advice.capacity import RESERVED, Capacity
 from longca_advice.choices import Choice as Predicted
-from longca_advice.kernels import Candidate, pair_candidates, single_candidates
+from longca_advice.explanations import explained, interval, subject
+from longca_advice.request import Request, similar_gpus, trusted, with_evidence_of
 from longca_advice.sources import sources
-from longca_advice.stand_ins import answered_by, stand_ins, trusted
 
 __all__ = ["capacity_of", "choose"]
 
@@ -51,32 +51,32 @@ def choose(problem: Problem, registry: Registry, verdicts: Mapping[str, Verdict]
     known, sharded, training = sources(), verdicts is not None, problem.direction == "backward"
     capacity = None if sharded else capacity_of(problem)
     kernels = tuple(verdicts or registry.kernels)
-    asked = Asked(problem, training, registry, known.costs, capacity, kernels, anywhere=False)
-    alone = {name: registry.resolve(name, problem) for name in asked.kernels}
+    request = Request(problem, training, registry, known.costs, capacity, kernels, anywhere=False)
+    alone = {name: registry.resolve(name, problem) for name in request.kernels}
     valid, doubted = trusted(problem, registry, [name for name, verdict in (verdicts or alone).items() if verdict])
-    asked, candidates = _candidates(asked, {name: alone[name] for name in valid}, sharded)
+    request, candidates = _candidates(request, {name: alone[name] for name in valid}, sharded)
     if not candidates:
-        return replace(_first(asked, verdicts or alone, valid), wrong=(*known.notes, *doubted))
+        return replace(_first(request, verdicts or alone, valid), wrong=(*known.notes, *doubted))
     ranked = sorted(candidates, key=lambda candidate: candidate.ranked)
-    choice = _predicted(asked, _reference_last(ranked))
+    choice = _predicted(request, _reference_last(ranked))
     about = ". Times are those of the whole mask on one device" if sharded else ""
     return replace(choice, reason=choice.reason + about, wrong=(*choice.wrong, *doubted))
 
 
-def _candidates(asked: Asked, valid: Mapping[str, Verdict], sharded: bool) -> tuple[Asked, list[Candidate]]:
+def _candidates(request: Request, valid: Mapping[str, Verdict], sharded: bool) -> tuple[Request, list[Candidate]]:
     """The kernels and pairs with a prediction for this device, or else for the most similar GPU that has any.
 
     Returns:
         The question, with the GPU whose evidence answers it, and the candidates. There may be none.
     """
-    for gpu in stand_ins(asked.problem.device):
-        each = answered_by(asked, gpu)
+    for gpu in similar_gpus(request.problem.device):
+        each = with_evidence_of(request, gpu)
         found = single_candidates(each, valid)
         if not sharded and each.has_own_capability:
             found = [*found, *pair_candidates(each, found)]
         if found:
             return each, found
-    return asked, []
+    return request, []
 
 
 def capacity_of(problem: Problem) -> Capacity | None:
@@ -86,7 +86,7 @@ def capacity_of(problem: Problem) -> Capacity | None:
     return Capacity(memory) if memory is not None and memory > RESERVED else None
 
 
-def _first(asked: Asked, verdicts: Mapping[str, Verdict], valid: Sequence[str]) -> Choice:
+def _first(request: Request, verdicts: Mapping[str, Verdict], valid: Sequence[str]) -> Choice:
     """The first valid kernel in the stated order."""
     if not valid:
         reasons = tuple(reason for verdict in verdicts.values() for reason in verdict.reasons)
@@ -98,15 +98,15 @@ def _first(asked: Asked, verdicts: Mapping[str, Verdict], valid: Sequence[str]) 
 
     kernel = min(valid, key=order)
     reason = (
-        f"the first valid kernel. No measurement on {asked.device_name} says how fast the valid kernels are; "
+        f"the first valid kernel. No measurement on {request.device_name} says how fast the valid kernels are; "
         "`longca run` measures them"
     )
-    return Choice(kernel, subject(asked.problem, kernel), reason)
+    return Choice(kernel, subject(request.problem, kernel), reason)
 
 
-def _predicted(asked: Asked, ranked: Sequence[Candidate]) -> Choice:
+def _predicted(request: Request, ranked: Sequence[Candidate]) -> Choice:
     """The first candidate that fits, or the first one if none fits."""
-    too_large = _too_large(asked, ranked)
+    too_large = _too_large(request, ranked)
     fitting = ranked[len(too_large) :]
     winner, *others = fitting or ranked
     after = "Nothing else has a prediction"
@@ -114,11 +114,11 @@ def _predicted(asked: Asked, ranked: Sequence[Candidate]) -> Choice:
         after = f"Next is {others[0].kernel} with {interval(others[0].seconds, *others[0].interval)}"
     sentences = [after]
     if fitting:
-        sentences += [f"{choice.kernel} is passed over: it needs {_memory(asked, choice)}" for choice in too_large]
+        sentences += [f"{choice.kernel} is passed over: it needs {_memory(request, choice)}" for choice in too_large]
     else:
-        sentences.append(f"No choice fits into the memory. This one needs {_memory(asked, too_large[0])}")
-    sentences += filter(None, [asked.stand_in])
-    return explained(winner, subject(asked.problem, winner.kernel), sentences, bool(fitting))
+        sentences.append(f"No choice fits into the memory. This one needs {_memory(request, too_large[0])}")
+    sentences += filter(None, [request.from_similar_gpu])
+    return explained(winner, subject(request.problem, winner.kernel), sentences, bool(fitting))
 
 
 def _reference_last(ranked: Sequence[Candidate]) -> Sequence[Candidate]:
@@ -138,14 +138,14 @@ def _reference_last(ranked: Sequence[Candidate]) -> Sequence[Candidate]:
     return sorted(ranked, key=order)
 
 
-def _too_large(asked: Asked, ranked: Sequence[Candidate]) -> list[Predicted]:
+def _too_large(request: Request, ranked: Sequence[Candidate]) -> list[Predicted]:
     """The candidates that do not fit into the memory, up to the first one that does."""
-    if asked.capacity is None:
+    if request.capacity is None:
         return []
-    choices = (candidate.choice(asked) for candidate in ranked)
+    choices = (candidate.choice(request) for candidate in ranked)
     return list(takewhile(lambda choice: not choice.fits, choices))
 
 
-def _memory(asked: Asked, choice: Predicted) -> str:
-    assert asked.capacity is not None, "without a capacity everything fits"
-    return f"{choice.bytes_per_rank / 2**30:.1f} GiB of the device's {asked.capacity.usable / 2**30:.1f} GiB"
+def _memory(request: Request, choice: Predicted) -> str:
+    assert request.capacity is not None, "without a capacity everything fits"
+    return f"{choice.bytes_per_rank / 2**30:.1f} GiB of the device's {request.capacity.usable / 2**30:.1f} GiB"

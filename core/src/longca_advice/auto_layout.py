@@ -1,15 +1,15 @@
 """auto_layout: the strategy and the placement that `"auto"` takes if several ranks share a problem, with the reason.
 
 The choice with the least predicted time wins, for a forward, or for forward and backward together if gradients are
-requested. The predictions come from `longca_advice.sharing`. Kernels and pairs are compared under the strategy. A
-choice that does not fit into the device's memory is passed over, unless nothing fits.
+requested. The predictions come from `longca_advice.fastest_layouts`. Kernels and pairs are compared under the strategy.
+A choice that does not fit into the device's memory is passed over, unless nothing fits.
 
 If nothing has a prediction for this GPU, the predictions for the measured GPU with the nearest compute capability
 decide, and the reason says so. Pairs count only if the compute capability is the same.
 
 Without any prediction the first valid strategy wins, in the order `ulysses`, `ring_all_gather`, and then the order of
 `longca plugins`. The same rule applies to ranks of several hosts, because nothing says how the hosts are linked. The
-kernel then comes from `longca_advice.auto_kernel`, and the placement from `longca_advice.placing`.
+kernel then comes from `longca_advice.auto_kernel`, and the placement from `longca_advice.fastest_layouts`.
 
 `longca.attention`, `longca.layout` and the benchmark's suites all ask `arranged`.
 """
@@ -17,42 +17,26 @@ kernel then comes from `longca_advice.auto_kernel`, and the placement from `long
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from longca.adviser import AUTO, Arrangement, Choice
 from longca.errors import UnknownNameError, UnsupportedError
 from longca.manifests import Direction, Layout, Problem, Reason, Verdict
 from longca.plan_cache import PlanCache
 from longca.plugins import Registry
-from longca_advice.announced import Choice, explained, interval, subject
 from longca_advice.auto_kernel import capacity_of, choose
 from longca_advice.devices import evidence_name
+from longca_advice.explanations import explained, interval, subject
+from longca_advice.fastest_layouts import place, predicted
 from longca_advice.meshes import laid_out, mesh_text
-from longca_advice.placing import place, predicted
+from longca_advice.request import similar_gpus
 from longca_advice.sources import sources
-from longca_advice.stand_ins import stand_ins
-from longca_advice.weighed import Weighed
+from longca_advice.strategy_candidates import StrategyCandidate
 
-__all__ = ["AUTO", "FIRST", "Arrangement", "arrange", "arranged", "choose_kernel", "placements_of"]
-
-AUTO = "auto"
+__all__ = ["FIRST", "arrange", "arranged", "choose_kernel", "placements_of"]
 
 #: The strategies that are taken first without evidence.
 FIRST = ("ulysses", "ring_all_gather")
-
-
-@dataclass(frozen=True)
-class Arrangement:
-    """The strategy and the placement that were chosen, and why.
-
-    Attributes:
-        strategy: The strategy.
-        placement: Its placement.
-        choice: The choice with its reason, and the kernel that it was made for.
-    """
-
-    strategy: str
-    placement: str
-    choice: Choice
 
 
 def arranged(
@@ -115,7 +99,7 @@ def arrange(
         named = () if placement == AUTO else (placement,)
         layouts = [one for name, sizes in wanted.items() for one in laid_out(registry, name, problem, sizes, named)]
         if found := _predicted(registry, problem, layouts, kernel):
-            return Arrangement(found[0].way.strategy, found[0].way.placement, _chosen(found))
+            return Arrangement(found[0].costs.strategy, found[0].costs.placement, _chosen(found))
     return _in_order(registry, problem, wanted, kernel, placement, one_host)
 
 
@@ -136,16 +120,16 @@ def choose_kernel(registry: Registry, problem: Problem, layout: Layout) -> Choic
     return choose(problem, registry, {name: registry.resolve(name, problem, layout) for name in registry.kernels})
 
 
-def _predicted(registry: Registry, problem: Problem, layouts: Sequence[Layout], kernel: str) -> list[Weighed]:
+def _predicted(registry: Registry, problem: Problem, layouts: Sequence[Layout], kernel: str) -> list[StrategyCandidate]:
     """The predictions by the evidence of the device, or else of the most similar GPU that has any. May be empty."""
     if kernel != AUTO:
         registry.manifests(kernel)  # an unknown one is refused as such
     named, capacity = None if kernel == AUTO else kernel, capacity_of(problem)
-    each = (predicted(registry, problem, layouts, named, capacity, gpu) for gpu in stand_ins(problem.device))
+    each = (predicted(registry, problem, layouts, named, capacity, gpu) for gpu in similar_gpus(problem.device))
     return next(filter(None, each), [])
 
 
-def _chosen(found: Sequence[Weighed]) -> Choice:
+def _chosen(found: Sequence[StrategyCandidate]) -> Choice:
     """The quickest prediction as a choice with its reason."""
     best, *others = found
     after = "Nothing else was about as quick"
@@ -153,8 +137,8 @@ def _chosen(found: Sequence[Weighed]) -> Choice:
         after = f"Next is {others[0].title}: {interval(others[0].seconds, *others[0].interval)}"
     sentences = [after]
     sentences += [] if best.fits else ["No choice fits into the memory"]
-    sentences += filter(None, [best.way.asked.stand_in])
-    return explained(best, subject(best.way.asked.problem, best.title), sentences, best.fits)
+    sentences += filter(None, [best.costs.request.from_similar_gpu])
+    return explained(best, subject(best.costs.request.problem, best.title), sentences, best.fits)
 
 
 def _in_order(

@@ -16,10 +16,10 @@ from longca.errors import LongCAError, RequestError
 from longca.manifests import Device, Layout, Problem, Transport
 from longca.masks import PATTERNS, Form, Mask, sample
 from longca.plugins import Registry
-from longca_advice.calls import StrategyCall, schedule_of
 from longca_advice.evidence import Collected, Row, Run, said
 from longca_advice.network import Network, Topology, fit_links, transferred
 from longca_advice.nominal import imbalance
+from longca_advice.timeline import StrategyCall, schedule_of
 from longca_advice.work import work_of
 
 __all__ = [

@@ -144,6 +144,14 @@ class KernelMemory:
         weights = self._weights(part, kernel, str(problem.direction), work.path, work.family)
         return None if weights is None else round(float(np.dot(_FEATURES[part](_Shape.of(problem), work), weights)))
 
+    def peak_of(self, row: Row) -> float | None:
+        """The predicted peak of a call above its inputs, to compare with a measured one. None without measurements."""
+        shape, work = _Shape.of_row(row), row.call_work
+        weights = self._weights("workspace", row.kernel, row.direction, work.path, work.family)
+        if weights is None:
+            return None
+        return shape.results(row.direction) + float(np.dot(_workspace_features(shape, work), weights))
+
     def _fit(
         self, part: str, kernel: str, direction: str, path: str, family: str
     ) -> np.ndarray[tuple[int], np.dtype[np.float64]] | None:

@@ -14,14 +14,14 @@ from longca.manifests.offers import DType
 from longca.manifests.pairs import split
 from longca.masks import Mask
 from longca.plugins import Registry, registry
-from longca_advice.asked import Asked
+from longca_advice.candidates import Ranking, rank_kernels
 from longca_advice.capacity import Capacity, fewest_ranks, longest_sequence
 from longca_advice.choices import Recommendation, Refused
 from longca_advice.devices import evidence_name, named_device
 from longca_advice.evidence import Row
-from longca_advice.kernels import Ranking, rank_kernels
 from longca_advice.memory import held_bytes
 from longca_advice.network import Link
+from longca_advice.request import Request
 from longca_advice.sources import Sources, sources
 from longca_advice.strategies import rank_strategies
 
@@ -101,33 +101,33 @@ def recommend(
             f"for; name more ranks (--gpus), or no strategy"
         )
     chosen, pairs = _chosen(kernels or tuple(provided.kernels), provided, training)
-    asked = Asked(problem, training, provided, known.costs, _capacity(memory, where), chosen, pairs=pairs)
-    about = asked.as_json(ranks, per_node)
-    here = asked.device_name == evidence_name(current_device())
-    too_large = _too_large(asked, ranks)
+    request = Request(problem, training, provided, known.costs, _capacity(memory, where), chosen, pairs=pairs)
+    about = request.as_json(ranks, per_node)
+    here = request.device_name == evidence_name(current_device())
+    too_large = _too_large(request, ranks)
     if too_large is not None:
         return Recommendation(about, str(where), ranks, (), (), (too_large,), known.notes, here)
     between = None if network is None else Link.parse(network)
 
-    def rank(asked: Asked) -> Ranking:
+    def rank(request: Request) -> Ranking:
         if ranks == 1:
-            return rank_kernels(asked)
-        links = known.links(evidence_name(asked.measured or where), per_node, between)
-        return rank_strategies(asked, ranks, links, tuple(strategies or provided.strategies))
+            return rank_kernels(request)
+        links = known.links(evidence_name(request.measured or where), per_node, between)
+        return rank_strategies(request, ranks, links, tuple(strategies or provided.strategies))
 
-    found = rank(asked)
-    if not found.choices and (gpu := _alike(asked)):
-        asked = replace(asked, measured=gpu)
-        found = rank(asked)
-    notes = (*known.notes, *found.notes, *_about_evidence(asked, found))
+    found = rank(request)
+    if not found.choices and (gpu := _alike(request)):
+        request = replace(request, measured=gpu)
+        found = rank(request)
+    notes = (*known.notes, *found.notes, *_about_evidence(request, found))
     choices = tuple(sorted(found.choices, key=lambda choice: choice.fits is False))  # in their order otherwise
     return Recommendation(about, str(where), ranks, choices, found.unmeasured, found.refused, notes, here)
 
 
-def _alike(asked: Asked) -> Device | None:
+def _alike(request: Request) -> Device | None:
     """Another GPU of the same compute capability that has evidence, or None."""
-    device = asked.problem.device
-    return next((gpu for gpu in asked.costs.gpus_like(device) if gpu.capability == device.capability), None)
+    device = request.problem.device
+    return next((gpu for gpu in request.costs.gpus_like(device) if gpu.capability == device.capability), None)
 
 
 def _of_others(rows: Sequence[Row], mask: Mask, heads: tuple[int, int], head_dim: int, ranks: int) -> tuple[Row, ...]:
@@ -164,44 +164,44 @@ def _capacity(memory: str | int | None, device: Device) -> Capacity | None:
     return Capacity.parse(memory) if isinstance(memory, str) else Capacity(memory)
 
 
-def _too_large(asked: Asked, ranks: int) -> Refused | None:
+def _too_large(request: Request, ranks: int) -> Refused | None:
     """The refusal of a problem whose tensors alone are too large, with sizes that would fit."""
-    if asked.capacity is None:
+    if request.capacity is None:
         return None
-    mask = asked.problem.concrete_mask
+    mask = request.problem.concrete_mask
     shares = -(-mask.seqlen_q // ranks), -(-mask.seqlen_k // ranks)
-    needed = held_bytes(asked.problem, *shares, training=asked.training)
-    if asked.fits(needed):
+    needed = held_bytes(request.problem, *shares, training=request.training)
+    if request.fits(needed):
         return None
-    tokens = longest_sequence(asked.problem, asked.capacity, ranks=ranks, training=asked.training)
+    tokens = longest_sequence(request.problem, request.capacity, ranks=ranks, training=request.training)
     try:
-        others = f"at least {fewest_ranks(asked.problem, asked.capacity, training=asked.training)} devices"
+        others = f"at least {fewest_ranks(request.problem, request.capacity, training=request.training)} devices"
     except UnsupportedError:
         others = "fewer or smaller heads"
     reason = (
-        f"the tensors alone take {needed / 2**30:.1f} GiB of each device's {asked.capacity.usable / 2**30:.3g}, for "
+        f"the tensors alone take {needed / 2**30:.1f} GiB of each device's {request.capacity.usable / 2**30:.3g}, for "
         f"{mask.seqlen_q} tokens on {ranks} {'device' if ranks == 1 else 'devices'}"
     )
     return Refused(None, None, (reason,), f"Take up to {tokens} tokens, or {others}")
 
 
-def _about_evidence(asked: Asked, found: Ranking) -> Iterable[str]:
+def _about_evidence(request: Request, found: Ranking) -> Iterable[str]:
     """Remarks on evidence that does not answer the question, or that is of another GPU."""
-    if asked.measured is not None and found.choices:
-        what = "no evidence of such calls" if asked.device_name in asked.costs.devices else "no evidence"
-        yield f"there is {what} on {asked.device_name}. The times are from evidence {asked.measured_elsewhere}"
-    measured = asked.costs.kernels_on(asked.device_name) - set(asked.registry.kernels)
-    if measured and len(asked.kernels) == len(asked.registry.kernels):
+    if request.measured is not None and found.choices:
+        what = "no evidence of such calls" if request.device_name in request.costs.devices else "no evidence"
+        yield f"there is {what} on {request.device_name}. The times are from evidence {request.measured_elsewhere}"
+    measured = request.costs.kernels_on(request.device_name) - set(request.registry.kernels)
+    if measured and len(request.kernels) == len(request.registry.kernels):
         yield f"evidence knows kernels that no plugin provides here: {', '.join(sorted(measured))}"
     if found.choices or not found.unmeasured or any(one.strategy for one in found.unmeasured):
         return
-    what, advice = _lacking(asked, [one.kernel for one in found.unmeasured])
+    what, advice = _lacking(request, [one.kernel for one in found.unmeasured])
     yield f"there is {what}; the valid choices are listed in the plugins' order and not ranked. {advice}"
 
 
-def _lacking(asked: Asked, kernels: Sequence[str]) -> tuple[str, str]:
+def _lacking(request: Request, kernels: Sequence[str]) -> tuple[str, str]:
     """The evidence that valid kernels lack on the problem's device, and what to do."""
-    costs, name, problem = asked.costs, asked.device_name, asked.problem
+    costs, name, problem = request.costs, request.device_name, request.problem
     if name not in costs.devices:
         others = ", ".join(costs.devices) or "no device"
         return f"no evidence on {name}", f"There is evidence on {others}. Measure on the device with `longca run`"

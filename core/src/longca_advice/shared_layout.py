@@ -11,32 +11,26 @@ Without predictions the first strategy of the stated order wins in which kernels
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from longca.errors import RequestError, UnknownNameError, UnsupportedError
+from longca.adviser import AUTO, Arrangement, Choice
+from longca.errors import UnknownNameError, UnsupportedError
 from longca.manifests import Device, Direction, Layout, Problem
-from longca.manifests.shared_placement import SharedPlacement
-from longca.masks import Mask
 from longca.plan_cache import PlanCache
 from longca.plugins import Registry
-from longca_advice.announced import Choice, interval
+from longca.shared_layouts import WeightedProblems, shared_layouts
 from longca_advice.auto_kernel import capacity_of, choose
-from longca_advice.auto_layout import AUTO, FIRST, Arrangement, placements_of
+from longca_advice.auto_layout import FIRST, placements_of
+from longca_advice.explanations import interval
+from longca_advice.fastest_layouts import costs_of_layouts, quickest
+from longca_advice.layout_costs import LayoutCosts
 from longca_advice.meshes import mesh_text
 from longca_advice.nominal import nominal_cost
-from longca_advice.placing import as_ways
-from longca_advice.sharing import quickest
-from longca_advice.stand_ins import stand_ins
-from longca_advice.ways import Way
-from longca_advice.weighed import Weighed
+from longca_advice.request import similar_gpus
+from longca_advice.strategy_candidates import StrategyCandidate
 
-__all__ = ["WeighedProblems", "arrange_shared", "check_weighed", "shared_layouts"]
-
-#: The problem of each mask with its weight. The problems differ in their masks alone.
-WeighedProblems = Sequence[tuple[Problem, float]]
+__all__ = ["arrange_shared"]
 
 #: The layouts of all masks under one strategy and placement.
 _Layouts = tuple[Layout, ...]
@@ -45,73 +39,9 @@ _Layouts = tuple[Layout, ...]
 _ARRANGED: PlanCache[Arrangement] = PlanCache(64)
 
 
-def check_weighed(masks: Sequence[Any]) -> tuple[tuple[Mask, float], ...]:
-    """The masks that share a placement, with their weights.
-
-    Raises:
-        RequestError: No masks, anything else than pairs of a mask and a weight, a weight that is not a finite number
-            above 0, or masks of different lengths.
-    """
-    ask = "give [(mask, weight), ...], such as [(window, 5), (full, 1)]"
-    if not masks:
-        raise RequestError(f"a placement was to be shared by no masks; {ask}")
-    for pair in masks:
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], Mask):
-            given = type(pair).__name__
-            raise RequestError(f"a placement was to be shared by several masks, and one entry is a {given}; {ask}")
-        weight = pair[1]
-        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < math.inf:
-            raise RequestError(
-                f"the weight of {pair[0].label} is {weight!r}; give a finite number above 0, such as the number of "
-                "layers with this mask"
-            )
-    sizes = dict.fromkeys(f"{mask.label} has {mask.seqlen_q} × {mask.seqlen_k}" for mask, _ in masks)
-    if len({(mask.seqlen_q, mask.seqlen_k) for mask, _ in masks}) > 1:
-        raise RequestError(
-            f"masks that share a placement have one length, and these differ: {'; '.join(sizes)} queries × keys. "
-            "Give masks of the same tokens, and lay other masks out by themselves"
-        )
-    return tuple((mask, float(weight)) for mask, weight in masks)
-
-
-def shared_layouts(
-    registry: Registry, weighed: WeighedProblems, strategy: str, sizes: Mapping[str, int], placement: str
-) -> _Layouts:
-    """The layout of each mask, with the same shards in all of them.
-
-    Args:
-        registry: Knows the strategy.
-        weighed: The problem of each mask with its weight.
-        strategy: The strategy's name.
-        sizes: Ranks along each of its axes.
-        placement: The placement's name.
-
-    Raises:
-        UnsupportedError: The strategy or the placement does not take one of the masks. Or the strategy places the masks
-            one by one.
-        UnknownNameError: Nobody provides the strategy or its placement.
-    """
-    shared = SharedPlacement(placement, [(problem.concrete_mask, weight) for problem, weight in weighed])
-    layouts = []
-    for problem, _ in weighed:
-        try:
-            layouts.append(registry.layout(strategy, problem, sizes, shared))
-        except UnsupportedError as error:
-            label = problem.concrete_mask.label
-            raise UnsupportedError(
-                f"{placement} of {strategy} does not suit all masks. With {label}: {error}"
-            ) from None
-    if any(layout.shards != layouts[0].shards for layout in layouts):
-        raise UnsupportedError(
-            f"{strategy} places the tokens of each of these masks differently when placed {placement}, because it does "
-            "not know shared placements. Take contiguous or zigzag if it has them, or another strategy"
-        )
-    return tuple(layouts)
-
-
 def arrange_shared(
     registry: Registry,
-    weighed: WeighedProblems,
+    weighted: WeightedProblems,
     wanted: Mapping[str, Mapping[str, int]],
     kernel: str,
     placement: str,
@@ -128,7 +58,7 @@ def arrange_shared(
     """
     trained = [
         (replace(problem, direction=Direction.BACKWARD, softmax_scale=None, deterministic=False), weight)
-        for problem, weight in weighed
+        for problem, weight in weighted
     ]
 
     def make() -> Arrangement:
@@ -145,7 +75,7 @@ def arrange_shared(
 
 def _arranged(
     registry: Registry,
-    weighed: WeighedProblems,
+    weighted: WeightedProblems,
     wanted: Mapping[str, Mapping[str, int]],
     kernel: str,
     placement: str,
@@ -162,24 +92,24 @@ def _arranged(
                 continue
             known = True
             try:
-                candidates.append(shared_layouts(registry, weighed, name, wanted[name], each))
+                candidates.append(shared_layouts(registry, weighted, name, wanted[name], each))
             except UnsupportedError as error:
                 refusals.setdefault(str(error).rstrip("."))
     if not known:
         raise UnknownNameError("placement", placement, placements_of(registry))
     if one_host or len(wanted) == 1:
-        for gpu in stand_ins(weighed[0][0].device):
-            if (found := _predicted(registry, weighed, candidates, kernel, gpu)) is not None:
+        for gpu in similar_gpus(weighted[0][0].device):
+            if (found := _predicted(registry, weighted, candidates, kernel, gpu)) is not None:
                 return found
-    first = _in_order(registry, weighed, candidates, kernel, refusals)
+    first = _in_order(registry, weighted, candidates, kernel, refusals)
     if first is None:
         raise UnsupportedError(". ".join(refusals))
-    return _arrangement(*first, weighed, "the least nominal cost, because no measurement ranks the valid choices")
+    return _arrangement(*first, weighted, "the least nominal cost, because no measurement ranks the valid choices")
 
 
 def _predicted(
     registry: Registry,
-    weighed: WeighedProblems,
+    weighted: WeightedProblems,
     candidates: Sequence[_Layouts],
     kernel: str,
     measured: Device | None,
@@ -188,45 +118,44 @@ def _predicted(
 
     Args:
         registry: Knows the kernels.
-        weighed: The problem of each mask with its weight.
+        weighted: The problem of each mask with its weight.
         candidates: The candidates.
         kernel: The kernel, or `auto`.
         measured: The GPU whose evidence answers, or None for the problems' own device.
     """
     named = None if kernel == AUTO else kernel
-    ways: list[list[Way]] = []
-    weighed_exactly: dict[tuple[int, int], Weighed] = {}
-    for index, (problem, _) in enumerate(weighed):
+    costs: list[list[LayoutCosts]] = []
+    exact: dict[tuple[int, int], StrategyCandidate] = {}
+    for index, (problem, _) in enumerate(weighted):
         layouts = [each[index] for each in candidates]
-        ways.append(as_ways(registry, problem, layouts, capacity_of(problem), measured))
-        place = {way: number for number, way in enumerate(ways[index])}
-        for one in quickest(ways[index][0].asked, ways[index], named) if layouts else ():
-            weighed_exactly.setdefault((place[one.way], index), one)
-    found: list[tuple[bool, float, _Layouts, list[Weighed]]] = []
-    for number in sorted({number for number, _ in weighed_exactly}):
+        costs.append(costs_of_layouts(registry, problem, layouts, capacity_of(problem), measured))
+        place = {costs: number for number, costs in enumerate(costs[index])}
+        for one in quickest(costs[index][0].request, costs[index], named) if layouts else ():
+            exact.setdefault((place[one.costs], index), one)
+    found: list[tuple[bool, float, _Layouts, list[StrategyCandidate]]] = []
+    for number in sorted({number for number, _ in exact}):
         firsts = [
-            weighed_exactly.get((number, index))
-            or next(iter(quickest(each[number].asked, [each[number]], named)), None)
-            for index, each in enumerate(ways)
+            exact.get((number, index)) or next(iter(quickest(each[number].request, [each[number]], named)), None)
+            for index, each in enumerate(costs)
         ]
         ones = [one for one in firsts if one is not None]
         if len(ones) == len(firsts):
-            seconds = sum(weight * one.seconds for (_, weight), one in zip(weighed, ones, strict=True))
+            seconds = sum(weight * one.seconds for (_, weight), one in zip(weighted, ones, strict=True))
             found.append((not all(one.fits for one in ones), float(f"{seconds:.6g}"), candidates[number], ones))
     if not found:
         return None
     _, _, chosen, ones = min(found, key=lambda each: each[:2])
     times = ", ".join(
-        f"{one.kernel} takes {interval(one.seconds, *one.interval)} of {one.way.asked.problem.mask.label}"
+        f"{one.kernel} takes {interval(one.seconds, *one.interval)} of {one.costs.request.problem.mask.label}"
         for one in ones
     )
-    said = f"the least predicted sum: {times}", ones[0].way.asked.stand_in
-    return _arrangement(chosen, [one.kernel for one in ones], weighed, ". ".join(filter(None, said)))
+    said = f"the least predicted sum: {times}", ones[0].costs.request.from_similar_gpu
+    return _arrangement(chosen, [one.kernel for one in ones], weighted, ". ".join(filter(None, said)))
 
 
 def _in_order(
     registry: Registry,
-    weighed: WeighedProblems,
+    weighted: WeightedProblems,
     candidates: Sequence[_Layouts],
     kernel: str,
     refusals: dict[str, None],
@@ -235,7 +164,7 @@ def _in_order(
 
     Args:
         registry: Knows the kernels.
-        weighed: The problem of each mask with its weight.
+        weighted: The problem of each mask with its weight.
         candidates: The candidates, strategy by strategy.
         kernel: The kernel, or `auto`.
         refusals: Receives the reasons against candidates.
@@ -246,12 +175,12 @@ def _in_order(
             break
         try:
             kernels = [
-                _kernel(registry, problem, each, kernel) for (problem, _), each in zip(weighed, layouts, strict=True)
+                _kernel(registry, problem, each, kernel) for (problem, _), each in zip(weighted, layouts, strict=True)
             ]
         except UnsupportedError as error:
             refusals.setdefault(str(error).rstrip("."))
             continue
-        each = zip(weighed, layouts, kernels, strict=True)
+        each = zip(weighted, layouts, kernels, strict=True)
         cost = sum(
             weight * nominal_cost(registry.manifests(name), problem, layout) for (problem, weight), layout, name in each
         )
@@ -269,9 +198,9 @@ def _kernel(registry: Registry, problem: Problem, layout: Layout, kernel: str) -
     return kernel
 
 
-def _arrangement(layouts: _Layouts, kernels: Sequence[str], weighed: WeighedProblems, reason: str) -> Arrangement:
+def _arrangement(layouts: _Layouts, kernels: Sequence[str], weighted: WeightedProblems, reason: str) -> Arrangement:
     first = layouts[0]
     names, placement = " and ".join(dict.fromkeys(kernels)), str(first.placement)
-    labels = ", ".join(problem.mask.label for problem, _ in weighed)
+    labels = ", ".join(problem.mask.label for problem, _ in weighted)
     about = f"{names} with {first.strategy} ({mesh_text(dict(first.axis_sizes))}, {placement}) for {labels}"
     return Arrangement(str(first.strategy), placement, Choice(names, about, reason))

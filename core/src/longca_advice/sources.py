@@ -14,7 +14,7 @@ from longca_advice.evidence import Row, shipped
 from longca_advice.from_records import rows_of_folder
 from longca_advice.history import History, history
 from longca_advice.network import Link, Network, fit_links, transferred
-from longca_advice.rates import Observed, Rates, fit_rates
+from longca_advice.timeline import Observed, Rates, fit_rates
 
 __all__ = ["Links", "Sources", "sources"]
 

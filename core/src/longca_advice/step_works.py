@@ -113,10 +113,10 @@ class PairTiles:
             path: The path of works that have no full mask.
             heads: Query heads and KV heads.
         """
-        asked = (costs, key, path, heads)
-        if asked not in self._seconds:
-            self._seconds[asked] = self.on(path, heads).seconds(costs, key)
-        found = self._seconds[asked]
+        request = (costs, key, path, heads)
+        if request not in self._seconds:
+            self._seconds[request] = self.on(path, heads).seconds(costs, key)
+        found = self._seconds[request]
         return None if found is None else found[self.which]
 
 

@@ -1,7 +1,7 @@
 """Ranking strategies: every strategy, mesh and placement on some ranks, each with its quickest kernels.
 
-All ways are weighed by the tiles of the whole mask first, which takes no cut. The most promising ones are then weighed
-exactly, from the cut of each step, and their kernels are checked, until as many are known as an answer shows.
+All layouts are predicted by the tiles of the whole mask first, which takes no cut. The most promising ones are then
+predicted exactly, from the cut of each step, and their kernels are checked, until as many are known as an answer shows.
 """
 
 from __future__ import annotations
@@ -10,51 +10,50 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 from longca.errors import UnsupportedError
-from longca_advice.asked import Asked
+from longca_advice.candidates import Ranking
 from longca_advice.choices import Choice, Refused, Unmeasured
-from longca_advice.kernels import Ranking
+from longca_advice.layout_costs import LayoutCosts, Role
 from longca_advice.meshes import few_meshes, laid_out, left_out, mesh_text
+from longca_advice.request import Request
 from longca_advice.sources import Links
-from longca_advice.ways import Role, Way
-from longca_advice.weighed import Weighed, across
-from longca_advice.weighing import roles_of, weigh
+from longca_advice.strategy_candidates import StrategyCandidate, across, candidate_of, roles_of
 
-__all__ = ["rank_strategies", "ways_of"]
+__all__ = ["layout_costs_of", "rank_strategies"]
 
-#: Ways that are weighed exactly: the least number, if so many exist, and the greatest.
+#: Layouts that are predicted exactly: the least number, if so many exist, and the greatest.
 _EXACT, _AT_MOST = 8, 12
 
-#: From this number of ranks on, half as many ways are weighed exactly.
+#: From this number of ranks on, half as many layouts are predicted exactly.
 _MANY = 128
 
-#: The factor by which a kernel may look slower than the fastest and still be weighed exactly.
+#: The factor by which a kernel may look slower than the fastest and still be predicted exactly.
 _SLOWER = 1.6
 
 
-def rank_strategies(asked: Asked, ranks: int, links: Links, strategies: Sequence[str]) -> Ranking:
+def rank_strategies(request: Request, ranks: int, links: Links, strategies: Sequence[str]) -> Ranking:
     """The strategies that take a problem on some ranks. Each mesh and placement has its fastest kernels.
 
     Args:
-        asked: The question.
+        request: The question.
         ranks: Ranks, 2 or more.
         links: The links between the ranks.
         strategies: Strategies to choose from.
     """
     refused: list[Refused] = []
     unmeasured: dict[str, Unmeasured] = {}
-    rough: list[Weighed] = []
-    for way in ways_of(asked, ranks, links, strategies):
-        if isinstance(way, Refused):
-            refused.append(way)
+    rough: list[StrategyCandidate] = []
+    for costs in layout_costs_of(request, ranks, links, strategies):
+        if isinstance(costs, Refused):
+            refused.append(costs)
             continue
         try:
-            rough.append(_roughly(way))
+            rough.append(_roughly(costs))
         except UnsupportedError as error:
-            unmeasured.setdefault(way.strategy, Unmeasured("any kernel", str(error).rstrip("."), way.strategy))
+            unmeasured.setdefault(costs.strategy, Unmeasured("any kernel", str(error).rstrip("."), costs.strategy))
     left = sorted(rough, key=lambda one: one.seconds)
     choices: list[Choice] = []
-    exact: list[Weighed] = []
-    blind: list[str] = []  # ways without evidence: valid, and not ranked
+    exact: list[StrategyCandidate] = []
+    blind: list[str] = []  # layouts without evidence: valid, and not ranked
     while left and not any(choice.fits is not False for choice in choices):
         found, more, left = _refined(left)
         exact += found
@@ -64,26 +63,28 @@ def rank_strategies(asked: Asked, ranks: int, links: Links, strategies: Sequence
             try:
                 choices.append(one.choice())
             except UnsupportedError as error:  # a step that was not checked may be refused
-                refused.append(Refused(None, one.way.name, (str(error),)))
+                refused.append(Refused(None, one.costs.name, (str(error),)))
     known = {choice.strategy for choice in choices}
     without = tuple(one for name, one in unmeasured.items() if name not in known)
-    manifests = [asked.registry.strategy(name) for name in strategies]
+    manifests = [request.registry.strategy(name) for name in strategies]
     notes = (text for one in manifests for text in left_out(ranks, one.name, one.axes, links.per_host))
     unranked = [f"no evidence ranks {', '.join(blind)}"] if blind else []
     return Ranking(tuple(choices), without, tuple(refused), (*notes, *across(exact), *unranked))
 
 
-def ways_of(asked: Asked, ranks: int, links: Links, strategies: Sequence[str]) -> Iterator[Way | Refused]:
-    """Every distinct layout, once. A way without a layout is refused with the reason.
+def layout_costs_of(
+    request: Request, ranks: int, links: Links, strategies: Sequence[str]
+) -> Iterator[LayoutCosts | Refused]:
+    """Every distinct layout, once. A placement without a layout is refused with the reason.
 
     Args:
-        asked: The question.
+        request: The question.
         ranks: Ranks, 2 or more.
         links: The links between the ranks.
         strategies: Strategies to choose from.
     """
     for name in strategies:
-        manifest = asked.registry.strategy(name)
+        manifest = request.registry.strategy(name)
         sizes_of_all = few_meshes(ranks, manifest.axes, links.per_host)
         if not sizes_of_all:
             axes = " × ".join(manifest.axes)
@@ -91,8 +92,8 @@ def ways_of(asked: Asked, ranks: int, links: Links, strategies: Sequence[str]) -
         refusals: dict[str, list[tuple[str, str]]] = {}
         for sizes in sizes_of_all:
             here: dict[str, list[str]] = {}
-            layouts = laid_out(asked.registry, name, asked.problem, sizes, refusals=here)
-            yield from (Way(asked, links, layout) for layout in dict.fromkeys(layouts))
+            layouts = laid_out(request.registry, name, request.problem, sizes, refusals=here)
+            yield from (LayoutCosts(request, links, layout) for layout in dict.fromkeys(layouts))
             for reason, placements in here.items():
                 refusals.setdefault(reason, []).extend((mesh_text(sizes), placement) for placement in placements)
         for reason, found in refusals.items():
@@ -106,74 +107,77 @@ def _part_of(name: str, found: Sequence[tuple[str, str]], meshes: int, placement
     return name + on + ("" if len(placed) == placements else f" placed {', '.join(placed)}")
 
 
-def _roughly(way: Way) -> Weighed:
-    """A way with the kernels that are quickest by the tiles of the whole mask.
+def _roughly(costs: LayoutCosts) -> StrategyCandidate:
+    """A layout with the kernels that are quickest by the tiles of the whole mask.
 
     Raises:
         UnsupportedError: There is no prediction.
     """
-    if any(way.call(direction) is None for direction in way.asked.directions):
-        raise UnsupportedError(f"{way.strategy} states no schedule, so its time is not predicted")
+    if any(costs.call(direction) is None for direction in costs.request.directions):
+        raise UnsupportedError(f"{costs.strategy} states no schedule, so its time is not predicted")
     # The fastest kernel on a layout is the one whose slowest rank computes least.
-    kernels = [min(each, key=lambda name: each[name], default="") for each in _slowest(way)]
-    found = weigh(way, kernels, exactly=False) if all(kernels) else None
+    kernels = [min(each, key=lambda name: each[name], default="") for each in _slowest(costs)]
+    found = candidate_of(costs, kernels, exactly=False) if all(kernels) else None
     if found is None:
-        raise UnsupportedError(f"no evidence on {way.asked.device_name}")
+        raise UnsupportedError(f"no evidence on {costs.request.device_name}")
     return found
 
 
-def _slowest(way: Way) -> list[dict[str, float]]:
+def _slowest(costs: LayoutCosts) -> list[dict[str, float]]:
     """For each direction, the seconds that the slowest rank computes with each kernel that has evidence."""
     found = []
-    for direction in way.asked.directions:
-        seconds = {name: way.slowest(name, direction) for name in way.asked.kernels_in(direction)}
+    for direction in costs.request.directions:
+        seconds = {name: costs.slowest(name, direction) for name in costs.request.kernels_in(direction)}
         found.append({name: each for name, each in seconds.items() if each is not None})
     return found
 
 
-def _refined(rough: Sequence[Weighed]) -> tuple[list[Weighed], list[Refused], list[Weighed]]:
-    """The best ways, weighed exactly, until enough are known and the remaining ways are predicted to be slower.
+def _refined(
+    rough: Sequence[StrategyCandidate],
+) -> tuple[list[StrategyCandidate], list[Refused], list[StrategyCandidate]]:
+    """The best layouts, predicted exactly, until enough are known and the remaining layouts are predicted to be slower.
 
     Returns:
-        The valid ways (the fastest first), the refused ways, and the ways that were not weighed.
+        The valid layouts (the fastest first), the refused layouts, and the layouts that were not predicted.
     """
-    known: list[Weighed] = []
+    known: list[StrategyCandidate] = []
     refused: list[Refused] = []
     for place, one in enumerate(rough):
-        half = 2 if one.way.layout.world_size >= _MANY else 1
+        half = 2 if one.costs.layout.world_size >= _MANY else 1
         least = _EXACT // half
         enough = len(known) >= least and one.seconds > sorted(found.ranked for found in known)[least - 1]
         if enough or len(known) == _AT_MOST // half:
             return sorted(known, key=lambda found: found.ranked), refused, list(rough[place:])
-        found = _exactly(one.way)
+        found = _exactly(one.costs)
         known += [] if isinstance(found, Refused) else [found]
         refused += [found] if isinstance(found, Refused) else []
     return sorted(known, key=lambda found: found.ranked), refused, []
 
 
-def _exactly(way: Way) -> Weighed | Refused:
-    """A way with its fastest valid kernels, or the reasons why it has none. No evidence is no reason."""
-    kernels = _promising(way)
-    directions = way.asked.directions
+def _exactly(costs: LayoutCosts) -> StrategyCandidate | Refused:
+    """A layout with its fastest valid kernels, or the reasons why it has none. No evidence is no reason."""
+    kernels = _promising(costs)
+    directions = costs.request.directions
     roles: tuple[Role, ...] = ("forward", "backward", "both") if len(directions) > 1 else ("forward",)
-    refusals = {(name, role): way.refusal(name, role) for name, role in product(kernels, roles)}
+    refusals = {(name, role): costs.refusal(name, role) for name, role in product(kernels, roles)}
     valid = (
         names
         for names in product(kernels, repeat=len(directions))
-        if way.asked.allows(names) and all(refusals[each] is None for each in zip(names, roles_of(names), strict=True))
+        if costs.request.allows(names)
+        and all(refusals[each] is None for each in zip(names, roles_of(names), strict=True))
     )
-    found = [one for names in valid if (one := weigh(way, names)) is not None]
+    found = [one for names in valid if (one := candidate_of(costs, names)) is not None]
     if found:
         return min(found, key=lambda one: one.ranked)
     reasons = dict.fromkeys(
         f"{name}: {reason}" for (name, _), verdict in refusals.items() if verdict for reason in verdict.reasons
     )
-    return Refused(None, way.name, tuple(reasons))
+    return Refused(None, costs.name, tuple(reasons))
 
 
-def _promising(way: Way) -> list[str]:
+def _promising(costs: LayoutCosts) -> list[str]:
     """Kernels that may be the quickest in a direction: not much slower by the tiles of the whole mask."""
     found: dict[str, None] = {}
-    for seconds in _slowest(way):
+    for seconds in _slowest(costs):
         found |= dict.fromkeys(name for name, total in seconds.items() if total <= _SLOWER * min(seconds.values()))
     return list(found)

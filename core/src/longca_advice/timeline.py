@@ -10,21 +10,86 @@ the kernel that they run beside, which costs it a share of its time. Pushes take
     beside   max(moved, ready + compute + slowdown · min(moves, compute))
     else     moved + compute
 
-Moves along one link follow one another. Moves within hosts and moves between hosts run at the same time.
+Moves along one link follow one another. Moves within hosts and moves between hosts run at the same time. The overhead
+of a call beside its kernels and collectives is fitted to measured calls.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from longca.manifests import Layout, Problem, Transport
 from longca.manifests.schedule import Move, Phase, Schedule
+from longca.manifests.step_cuts import step_problems
+from longca.plugins import Registry
+from longca_advice.fit import robust
 from longca_advice.network import Network, Topology
-from longca_advice.rates import Rates
 
-__all__ = ["Timeline", "timeline"]
+__all__ = ["Observed", "Rates", "StrategyCall", "Timeline", "fit_rates", "schedule_of", "timeline"]
+
+#: Relative errors below this are noise, and weigh all the same.
+_NOISE = 0.01
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The overhead of a call beside its kernels and its collectives.
+
+    Attributes:
+        per_byte: Seconds for each byte that is read or written in the device's memory.
+        slowdown: Extra seconds of a kernel for each second of an all-to-all, all-gather or reduce-scatter beside it.
+            The collective's kernels take many multiprocessors.
+        slowdown_p2p: Extra seconds of a kernel for each second of a ring's hop beside it. The hop's kernels
+            take few multiprocessors.
+        per_phase: Seconds of each phase that launches anything: launches, and waits for other ranks.
+    """
+
+    per_byte: float = 0.0
+    slowdown: float = 0.0
+    slowdown_p2p: float = 0.0
+    per_phase: float = 0.0
+
+
+class Observed(NamedTuple):
+    """A measured call of a strategy, with the values of its timeline without rates.
+
+    Attributes:
+        seconds: Time of the call, on the slowest rank.
+        expected: Seconds of its timeline if only kernels and collectives cost time.
+        touched: Bytes read and written for packing, casting and merging.
+        beside: Seconds of collectives beside kernels.
+        beside_p2p: Seconds of ring hops beside kernels.
+        phases: Number of phases that launch anything.
+    """
+
+    seconds: float
+    expected: float
+    touched: float
+    beside: float
+    beside_p2p: float
+    phases: float
+
+
+def fit_rates(observed: Sequence[Observed]) -> Rates:
+    """The rates by which measured calls take longer than their kernels and exposed collectives.
+
+    The fit is by non-negative least squares on the relative error. Large errors weigh less (Huber).
+
+    Args:
+        observed: Calls on one kind of device. Without calls, all rates are 0.
+    """
+    if not observed:
+        return Rates()
+    values = np.array(observed, np.float64)
+    seconds, expected = values[:, 0], values[:, 1]
+    return Rates(*map(float, robust(values[:, 2:] / seconds[:, None], (seconds - expected) / seconds, _NOISE)))
+
 
 _Floats = NDArray[np.float64]
 
@@ -88,7 +153,7 @@ class _Clocks:
         self.shape = tuple(topology.sizes.values())
         self._clock, self._compute, self._touched, self._collectives, self._hops = np.zeros((5, *self.shape))
         self._count = 0
-        #: Moves under way, the seconds that each takes of a phase, and the phases that it has left.
+        #: Moves under layout, the seconds that each takes of a phase, and the phases that it has left.
         self._pending: list[tuple[Move, float, int]] = []
 
     def advance(self, phase: Phase, compute: _Floats) -> None:
@@ -145,3 +210,63 @@ class _Clocks:
                 neighbours = np.roll(ready, 1, axis=place), np.roll(ready, -1, axis=place)
                 ready = np.maximum(ready, np.maximum(*neighbours))
         return ready
+
+
+def schedule_of(
+    registry: Registry, problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO
+) -> Schedule | None:
+    """The computation and the moves of a layout's strategy in one call, or None if the strategy states no schedule.
+
+    Args:
+        registry: Who provides the strategy.
+        problem: The problem of all ranks together, in the schedule's direction alone.
+        layout: The layout, as the registry made it.
+        nccl: Whether NCCL moves the tensors of collectives.
+        transport: The way to move tensors.
+
+    Raises:
+        UnknownNameError: Nobody provides the layout's strategy.
+        PluginError: The strategy's function cannot be imported, or returns something else.
+    """
+    assert layout.strategy is not None, "the registry made it"
+    schedule: Schedule | None = registry.stated(layout.strategy, "schedule", problem, layout, nccl, transport)
+    return schedule
+
+
+@dataclass(frozen=True, eq=False)
+class StrategyCall:
+    """One call of a strategy.
+
+    Attributes:
+        problem: The problem of all ranks together, in the call's direction alone.
+        layout: The layout, as the registry made it: it assigns steps to ranks.
+        schedule: The computation and the moves of the call.
+        topology: Where the ranks are.
+    """
+
+    problem: Problem
+    layout: Layout
+    schedule: Schedule
+    topology: Topology
+
+    @cached_property
+    def tiles(self) -> _Floats:
+        """The scores in the tiles of 128 × 128 that each step touches, over its heads: [ranks, steps]."""
+        rows = step_problems(self.problem, self.layout)
+        return np.array(
+            [[part.area / part.concrete_mask.tile_efficiency() if part else 0.0 for part in parts] for parts in rows]
+        )
+
+    def by_step(self, rank_seconds: Sequence[float]) -> _Floats:
+        """The time of each rank's kernel calls, shared out to its steps by their tiles: [ranks, steps]."""
+        total = np.maximum(self.tiles.sum(1, keepdims=True), 1.0)
+        return self.tiles / total * np.array(rank_seconds)[:, None]
+
+    def takes(self, compute: _Floats, network: Network, rates: Rates | None = None) -> Timeline:
+        """How long the call takes, from the seconds of each rank's steps: [ranks, steps]."""
+        return timeline(self.schedule, compute, network, self.topology, rates)
+
+    def observed(self, seconds: float, compute: _Floats, network: Network) -> Observed:
+        """The call as evidence for rates, if it took so many seconds."""
+        found = self.takes(compute, network)
+        return Observed(seconds, found.seconds, found.touched, found.beside, found.beside_p2p, found.count)

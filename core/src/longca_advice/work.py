@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from longca.masks import BlockSparseMask, Form, Mask, SliceMask
 from longca.masks.forms import Varlen, Window
+from longca.masks.rectangles import rectangles
 from longca.masks.slices import UNBOUNDED, tighten
 from longca.masks.stack import MaskStack
 from longca.plan_cache import PlanCache
-from longca_advice.merging import merged_layers
 
-__all__ = ["TILE", "Work", "work_of", "works_of"]
+__all__ = ["TILE", "Work", "merged_layers", "work_of", "works_of"]
 
 #: Tokens along each side of a tile.
 TILE = 128
@@ -196,3 +196,34 @@ def _tiles(tokens: int | np.int64) -> float:
 
 def _cells(mask: Mask) -> float:
     return _tiles(mask.seqlen_q) * _tiles(mask.seqlen_k)
+
+
+#: Copies of a key at most, on average, for copies to be worth it.
+_COPIES = 2
+
+_FULL, _CAUSAL = Window(None, None), Window(None, 0)
+
+
+def merged_layers(mask: SliceMask) -> int:
+    """The number of layers of a mask of one head whose results have to be merged."""
+    layers = mask.layers
+    if len(layers) == 1 or rectangles(mask, len(layers)):
+        return 0
+    bounds = np.unique(np.concatenate([layer.cu_seqlens_q for layer in layers]).astype(np.int64))
+    keys = np.stack([_keys(layer, bounds) for layer in layers])
+    crowded = (keys > 0).sum(axis=0) > 1
+    merged = ((keys > 0) & crowded).any(axis=1)
+    can_join = {layer.window for layer in layers} <= {_FULL, _CAUSAL}
+    if can_join and keys.sum() <= _COPIES * int(layers[0].cu_seqlens_k[-1]):
+        return 0
+    return int(merged.sum())
+
+
+def _keys(layer: Varlen, bounds: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The keys that a layer shows the queries between bounds, all together: [bounds - 1]."""
+    document = np.searchsorted(layer.cu_seqlens_q, bounds[:-1], side="right") - 1
+    bounds_k = layer.cu_seqlens_k.astype(np.int64)
+    keys: NDArray[np.int64] = bounds_k[document + 1] - bounds_k[document]
+    if layer.window == _CAUSAL:  # the last of the queries sees most
+        keys = np.maximum(keys - (layer.cu_seqlens_q[document + 1] - bounds[1:]), 0)
+    return keys

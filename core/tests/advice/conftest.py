@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from longca import Problem, masks
-from longca_advice.asked import Asked
 from longca_advice.costs import CostModel
+from longca_advice.request import Request
 
 from ..fake_plugins import provides
 from .crossed import CPU, RUN, STRATEGY
@@ -31,7 +31,7 @@ def asked(open_registry):
         usual = {"mask": masks.build("causal", 4096), "heads_q": 8, "heads_kv": 2, "device": CPU}
         if rows is None:
             rows = [row(pattern=name, seqlen=n, run=RUN) for name in ("full", "causal") for n in (512, 2048, 4096)]
-        return Asked(Problem(**{**usual, **fields}), False, known, CostModel(rows), capacity, ("plain",))
+        return Request(Problem(**{**usual, **fields}), False, known, CostModel(rows), capacity, ("plain",))
 
     yield made
     sys.modules.pop("crossed_strategy", None)

@@ -5,10 +5,10 @@ import logging
 import pytest
 
 from longca import masks, plugins
+from longca.adviser import log
 from longca.errors import UnsupportedError
 from longca.manifests import Backward, Device, Problem, Reason, Verdict
 from longca.masks import Form
-from longca_advice.announced import log
 from longca_advice.auto_kernel import choose
 from longca_advice.devices import DEVICES, evidence_name
 from longca_advice.evidence import Run

@@ -12,8 +12,8 @@ from longca.loading import call_function
 from longca.manifests import Layout, Step, StrategyManifest, Transport
 from longca.manifests.schedule import Move, Phase
 from longca.plugins import Registry
-from longca_advice.calls import StrategyCall, schedule_of
 from longca_advice.network import Link, Network, Topology
+from longca_advice.timeline import StrategyCall, schedule_of
 
 HEADS = (0, 4), (0, 4)
 HOP = Move("p2p", "ring", 8, 8)

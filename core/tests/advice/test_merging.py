@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from longca import masks
 from longca.masks import Form
-from longca_advice.merging import merged_layers
-from longca_advice.work import TILE, work_of
+from longca_advice.work import TILE, merged_layers, work_of
 
 from ..masks import predicates
 from .test_work import STATIC, static_masks

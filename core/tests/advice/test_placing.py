@@ -5,7 +5,7 @@ import pytest
 from longca import masks
 from longca.errors import UnsupportedError
 from longca.manifests import Device, Problem
-from longca_advice.placing import place
+from longca_advice.fastest_layouts import place
 
 
 def problem(pattern="causal", **fields):

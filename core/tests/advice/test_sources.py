@@ -4,8 +4,8 @@ import pytest
 
 from longca_advice.evidence import Collected
 from longca_advice.network import Link
-from longca_advice.rates import Rates
 from longca_advice.sources import Sources
+from longca_advice.timeline import Rates
 
 from .rows import RUN, row
 

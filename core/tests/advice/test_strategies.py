@@ -10,7 +10,7 @@ from longca_advice.capacity import Capacity
 from longca_advice.evidence import SharedCall
 from longca_advice.network import Link
 from longca_advice.strategies import rank_strategies
-from longca_advice.weighed import span
+from longca_advice.strategy_candidates import span
 from longca_advice.work import work_of
 
 from .crossed import RUN, links

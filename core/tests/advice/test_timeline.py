@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from longca.manifests.schedule import MOVES, Move, Phase
 from longca_advice.network import Link, Network, Topology
-from longca_advice.rates import Rates
-from longca_advice.timeline import timeline
+from longca_advice.timeline import Rates, timeline
 
 # A byte a second, so that bytes are seconds.
 NETWORK = Network({kind: {2: Link(1.0)} for kind in MOVES}, Link(0.5))

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from longca import masks
+from longca.adviser import Choice
 from longca.errors import VerificationError
 from longca.kernels.unverified import check_unverified, choose_checked
 from longca.manifests import Device, Offer, Problem
 from longca.manifests.verified import Check, note_check
-from longca_advice.announced import Choice
 
 from ..fake_manifests import fake_manifest
 from .toys import Toys

@@ -11,6 +11,7 @@ import torch
 from torch import _C, Tensor
 
 from longca import plugins
+from longca.adviser import adviser, log
 from longca.errors import PluginError, RequestError
 from longca.kernels.ahead import Prefetch, ask, take
 from longca.kernels.base import Kernel, Plan, as_in_an_operator, device_of, in_given_dtypes, on_device_of
@@ -18,8 +19,6 @@ from longca.kernels.unverified import check_unverified, choose_checked
 from longca.manifests import Direction, Problem
 from longca.masks import Mask
 from longca.plan_cache import PlanCache
-from longca_advice.announced import log
-from longca_advice.auto_kernel import choose
 
 __all__ = ["PLANS", "Planned", "Settings", "plan_ahead", "planned", "problem_of"]
 
@@ -156,7 +155,7 @@ def _make(mask: Mask | int, q: Tensor, k: Tensor, settings: Settings, training: 
 def _plan(name: str, problem: Problem) -> tuple[Kernel, Plan]:
     registry = plugins.registry()
     if name == "auto":
-        choice = choose_checked(registry, problem, lambda asked: choose(asked, registry))
+        choice = choose_checked(registry, problem, lambda asked: adviser().choose(asked, registry))
         log(choice)
         name = choice.kernel
     else:

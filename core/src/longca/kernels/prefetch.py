@@ -15,7 +15,7 @@ from longca.kernels.base import check_inputs, check_mask, torch_dtype
 from longca.kernels.planned import Settings, plan_ahead, problem_of
 from longca.manifests import Layout, Transport
 from longca.masks import Mask
-from longca_advice.shared_layout import check_weighed
+from longca.shared_layouts import check_weighted
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -77,7 +77,7 @@ def prefetch(
         RequestError: An argument does not fit, there is neither a device nor a mesh, or several masks have no strategy.
         UnknownNameError: Nobody provides the strategy.
     """
-    weighed = check_weighed(mask) if isinstance(mask, (tuple, list)) else ()
+    weighed = check_weighted(mask) if isinstance(mask, (tuple, list)) else ()
     first: Mask = weighed[0][0] if weighed else mask  # type: ignore[assignment]  # it is checked
     check_mask(first)
     check_settings(kernel, softmax_scale, deterministic, allow_unverified)

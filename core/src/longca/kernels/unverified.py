@@ -14,13 +14,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from longca.adviser import Choice
 from longca.errors import LongCAError, VerificationError
 from longca.kernels.base import Kernel, as_in_an_operator, in_given_dtypes, torch_device, torch_dtype
 from longca.manifests import Device, Direction, Layout, Offer, Problem, Verdict
 from longca.manifests.verified import Check, check_of, standing
 from longca.masks import PATTERNS, sample
 from longca.plugins import Registry
-from longca_advice.announced import Choice
 from longca_builtin.naive import Naive
 
 __all__ = ["check_unverified", "choose_checked"]

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributed.device_mesh import DeviceMesh
 
+from longca.adviser import AUTO
 from longca.errors import RequestError
 from longca.kernels.ahead import NotAheadError, Prefetch, ask, take
 from longca.kernels.base import in_given_dtypes, on_device_of
@@ -29,7 +30,6 @@ from longca.parallel.meshes import groups_of
 from longca.parallel.ready import ParallelCall, Ready, check_lengths, make_ready, strategy_on
 from longca.parallel.strategy import Strategy, StrategyPlan
 from longca.plan_cache import PlanCache
-from longca_advice.auto_layout import AUTO
 
 __all__ = ["parallel_attention", "prefetch_parallel", "prefetch_placement"]
 

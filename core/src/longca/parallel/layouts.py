@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from longca import plugins
+from longca.adviser import AUTO, Arrangement, adviser, log
 from longca.errors import RequestError
 from longca.kernels.base import check_mask, device_of
 from longca.manifests import Device, Layout, Problem
@@ -26,9 +27,7 @@ from longca.masks import Mask
 from longca.parallel.meshes import axis_sizes, groups_of, is_first, named_sizes, one_host, runnable
 from longca.plan_cache import PlanCache
 from longca.plugins import Registry
-from longca_advice.announced import log
-from longca_advice.auto_layout import AUTO, Arrangement, arranged
-from longca_advice.shared_layout import arrange_shared, check_weighed, shared_layouts
+from longca.shared_layouts import check_weighted, shared_layouts
 
 __all__ = ["check_layout", "layout", "layout_words", "placed", "placed_together"]
 
@@ -109,7 +108,7 @@ def layout(
         UnknownNameError: Nobody provides the strategy, its placement or the kernel.
         UnsupportedError: The strategy has no layout for this, or no kernel takes every step of one.
     """
-    weighed = check_weighed(mask) if isinstance(mask, (tuple, list)) else ()
+    weighed = check_weighted(mask) if isinstance(mask, (tuple, list)) else ()
     first = weighed[0][0] if weighed else mask
     check_mask(first)
     if not isinstance(mesh, (DeviceMesh, Mapping)):
@@ -181,7 +180,7 @@ def placed_together(
     problems = [(replace(problem, mask=mask), weight) for mask, weight in weighed]
     wanted = _wanted(registry, strategy, mesh)
     if AUTO in (strategy, placement):
-        arrangement = partial(arrange_shared, registry, problems, wanted, kernel, placement, one_host(mesh))
+        arrangement = partial(adviser().arrange_shared, registry, problems, wanted, kernel, placement, one_host(mesh))
         masks = tuple((mask.key, weight) for mask, weight in weighed)
         about = registry, _shape(problem), tuple(wanted), kernel, placement, masks
         strategy, placement = _chosen(problem.mask, about, mesh, arrangement, alone)
@@ -216,7 +215,7 @@ def placed(
     if strategy != AUTO and placement == AUTO and len(only := registry.strategy(strategy).placements) == 1:
         placement = only[0]
     if AUTO in (strategy, placement):
-        arrangement = partial(arranged, registry, problem, wanted, kernel, placement, one_host(mesh))
+        arrangement = partial(adviser().arranged, registry, problem, wanted, kernel, placement, one_host(mesh))
         about = registry, _shape(problem), tuple(wanted), kernel, placement
         strategy, placement = _chosen(problem.mask, about, mesh, arrangement, alone)
     sizes = wanted[strategy]

@@ -13,6 +13,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from longca import plugins
+from longca.adviser import AUTO, adviser, log
 from longca.errors import RequestError
 from longca.kernels.unverified import check_unverified, choose_checked
 from longca.manifests import Layout, Problem, installed_version
@@ -22,8 +23,6 @@ from longca.parallel.meshes import axis_sizes, groups_of, is_first, rank_in
 from longca.parallel.strategy import Strategy, StrategyPlan
 from longca.parallel.transport import Transport, constructed, transport_of
 from longca.plan_cache import PlanCache
-from longca_advice.announced import log
-from longca_advice.auto_layout import AUTO, choose_kernel
 
 __all__ = ["ParallelCall", "Ready", "check_lengths", "make_ready", "strategy_on"]
 
@@ -126,7 +125,9 @@ def make_ready(call: ParallelCall, together: tuple[Ranks, tuple[int, int]] | Non
     if given:
         check_layout(layout, problem, strategy, axis_sizes(mesh, manifest.axes))
     if kernel == AUTO:
-        choice = choose_checked(registry, problem, lambda asked: choose_kernel(registry, asked, layout), layout)
+        choice = choose_checked(
+            registry, problem, lambda asked: adviser().choose_kernel(registry, asked, layout), layout
+        )
         if is_first(mesh):
             log(choice)
         kernel = choice.kernel

@@ -182,7 +182,7 @@ def arrange(
         UnsupportedError: The strategy has no layout for this problem.
         PluginError: A function of its manifest fails.
     """
-    from longca_advice.calls import schedule_of
+    from longca_advice.timeline import schedule_of
 
     manifest = registry.strategy(strategy)
     layout = registry.layout(strategy, problem, axis_sizes, placement)

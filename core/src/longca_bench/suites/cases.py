@@ -9,13 +9,13 @@ from math import prod
 from types import MappingProxyType
 from typing import Any
 
+from longca.adviser import AUTO
 from longca.errors import RequestError
 from longca.limits import check_tokens
 from longca.manifests import StrategyManifest, Transport
 from longca.manifests.pairs import join, singles, split
 from longca.manifests.problem import Direction
 from longca.masks import PATTERNS
-from longca_advice.auto_layout import AUTO
 from longca_bench.suites.case import Case, Parallel
 from longca_bench.suites.meshes import fitting_meshes
 from longca_bench.suites.selection import Selection, absent, check, halves, nothing_left, strategies_of

@@ -18,18 +18,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from longca.adviser import AUTO
 from longca.errors import UnsupportedError
 from longca.manifests import Device, Direction
 from longca.manifests.pairs import singles, split
 from longca.masks import PATTERNS
 from longca.plugins import Registry
-from longca_advice.asked import Asked
-from longca_advice.auto_layout import AUTO
 from longca_advice.devices import evidence_name
 from longca_advice.fit import Call
+from longca_advice.layout_costs import LayoutCosts
+from longca_advice.request import Request
 from longca_advice.sources import sources
-from longca_advice.ways import Way
-from longca_advice.weighing import weigh
+from longca_advice.strategy_candidates import candidate_of
 from longca_advice.work import work_of
 from longca_bench.suites.case import Case, Parallel
 from longca_bench.suites.tasks import is_elsewhere
@@ -206,28 +206,28 @@ def _call(case: Case, device: Device, registry: Registry) -> float | None:
         UnsupportedError: The kernel or the strategy does not take the case.
     """
     problem, training = case.problem(device), case.direction == Direction.BACKWARD
-    asked = Asked(problem, training, registry, sources().costs, None, (case.kernel,), anywhere=False)
+    request = Request(problem, training, registry, sources().costs, None, (case.kernel,), anywhere=False)
     halves = split(case.kernel) or (case.kernel,) * 2
     if case.parallel is not None:
-        return _shared(case.kernel, halves[: len(asked.directions)], case.parallel, asked)
-    verdict = asked.resolve(case.kernel, problem).check()
+        return _shared(case.kernel, halves[: len(request.directions)], case.parallel, request)
+    verdict = request.resolve(case.kernel, problem).check()
     offer = (verdict.halves[-1] if verdict.halves else verdict).offer
     if offer is None:
         return None
     call = Call(work_of(problem.concrete_mask, offer.form), problem.heads_q, problem.num_heads_kv)
-    found = asked.costs.estimate(asked.key(halves[training], case.direction), call)
+    found = request.costs.estimate(request.key(halves[training], case.direction), call)
     return None if found is None else found.seconds
 
 
-def _shared(kernel: str, halves: Sequence[str], parallel: Parallel, asked: Asked) -> float | None:
+def _shared(kernel: str, halves: Sequence[str], parallel: Parallel, request: Request) -> float | None:
     """The seconds of a call on several ranks, by the tiles of the whole mask."""
-    manifest = asked.registry.strategy(parallel.strategy)
+    manifest = request.registry.strategy(parallel.strategy)
     placement = manifest.placements[0] if parallel.placement == AUTO else parallel.placement
-    layout = asked.registry.layout(parallel.strategy, asked.problem, parallel.axis_sizes, placement)
-    asked.resolve(kernel, asked.problem, layout).check()
-    way = Way(asked, sources().links(asked.device_name, layout.world_size), layout)
+    layout = request.registry.layout(parallel.strategy, request.problem, parallel.axis_sizes, placement)
+    request.resolve(kernel, request.problem, layout).check()
+    costs = LayoutCosts(request, sources().links(request.device_name, layout.world_size), layout)
     try:
-        weighed = weigh(way, halves, exactly=False)
+        found = candidate_of(costs, halves, exactly=False)
     except UnsupportedError:  # the time of a collective is unknown
         return None
-    return None if weighed is None else weighed.timelines[-1].seconds
+    return None if found is None else found.timelines[-1].seconds

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from longca.adviser import AUTO
 from longca.errors import RequestError, UnknownNameError
 from longca.limits import check_tokens
 from longca.manifests import StrategyManifest, installed_version
@@ -13,7 +14,6 @@ from longca.manifests.pairs import singles
 from longca.manifests.problem import Direction
 from longca.masks import get_pattern
 from longca.masks.mask import check_seqlen
-from longca_advice.auto_layout import AUTO
 from longca_bench.suites.meshes import mesh_of
 from longca_bench.suites.suite import Suite, Sweep
 

@@ -10,13 +10,14 @@ from typing import Annotated
 import numpy as np
 from pydantic import AfterValidator
 
+from longca.adviser import AUTO
 from longca.errors import LongCAError
 from longca.manifests import Device, Layout
 from longca.manifests.pairs import singles
 from longca.manifests.steps import Steps
 from longca.manifests.verified import Standing, standing
 from longca.plugins import Registry
-from longca_advice.auto_layout import AUTO, arranged
+from longca_advice.auto_layout import arranged
 from longca_bench.suites.case import Case
 from longca_bench.suites.meshes import MeshAxes
 

@@ -1,4 +1,4 @@
-"""Ways: one strategy on one mesh with one placement, and the cost of its steps with a kernel."""
+"""Layouts: one strategy on one mesh with one placement, and the cost of its steps with a kernel."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from longca.manifests.pairs import halves
 from longca.manifests.step_stacks import StepStack, cut_steps
 from longca.manifests.steps import Steps
 from longca.masks import BlockSparseMask, Form, SliceMask
-from longca_advice.asked import Asked
-from longca_advice.calls import StrategyCall, schedule_of
 from longca_advice.costs import Estimate
 from longca_advice.evidence import SharedCall
 from longca_advice.fit import Call
 from longca_advice.meshes import mesh_text
 from longca_advice.network import Topology
+from longca_advice.request import Request
 from longca_advice.sources import Links
 from longca_advice.step_works import Pairs, PairTiles, StepCalls, joined, pair_tiles, pairs_of
-from longca_advice.timeline import Timeline
+from longca_advice.timeline import StrategyCall, Timeline, schedule_of
 from longca_advice.work import work_of, works_of
 
-__all__ = ["Role", "Way", "of_role", "predict_together"]
+__all__ = ["LayoutCosts", "Role", "of_role", "predict_together"]
 
 _Floats = NDArray[np.float64]
 
@@ -48,17 +47,17 @@ _GENERAL = (Form.ROW_INTERVALS, Form.COLUMN_INTERVALS, Form.LAYERS, Form.VARLEN,
 
 
 @dataclass(frozen=True, eq=False)
-class Way:
+class LayoutCosts:
     """One strategy on one mesh with one placement.
 
     Attributes:
-        asked: The question.
+        request: The question.
         links: The links between the ranks.
         layout: The layout, as the registry made it: it assigns tokens and steps to ranks.
         transport: The way to move tensors on one host.
     """
 
-    asked: Asked
+    request: Request
     links: Links
     layout: Layout
     transport: Transport = Transport.AUTO
@@ -93,7 +92,7 @@ class Way:
 
     @property
     def name(self) -> str:
-        """The name of the way in messages."""
+        """The name of the layout in messages."""
         return f"{self.strategy} ({self.mesh}, {self.placement})"
 
     @cached_property
@@ -104,16 +103,16 @@ class Way:
     def whole(self, role: Role) -> Problem:
         """The problem of all ranks for a kernel in a role."""
         if role not in self._whole:
-            self._whole[role] = of_role(self.asked.problem, role)
+            self._whole[role] = of_role(self.request.problem, role)
         return self._whole[role]
 
     @property
     def _has_blocks(self) -> bool:
-        return isinstance(self.asked.problem.mask, BlockSparseMask)
+        return isinstance(self.request.problem.mask, BlockSparseMask)
 
     @property
     def cuts_all(self) -> bool:
-        """Whether the mask is cut for every pair when the way is weighed exactly."""
+        """Whether the mask is cut for every pair when the layout is predicted exactly."""
         return len(self.pairs.parts) <= _CUT
 
     @property
@@ -133,24 +132,24 @@ class Way:
     def call(self, direction: str) -> StrategyCall | None:
         """The call in a direction, or None if the strategy states no schedule."""
         if direction not in self._calls:
-            problem: Problem = self.asked.problem.in_direction(direction)
+            problem: Problem = self.request.problem.in_direction(direction)
             is_cuda = problem.device.kind == "cuda"
-            schedule = schedule_of(self.asked.registry, problem, self.layout, is_cuda, self.moved_by)
+            schedule = schedule_of(self.request.registry, problem, self.layout, is_cuda, self.moved_by)
             made = None if schedule is None else StrategyCall(problem, self.layout, schedule, self.topology)
             self._calls[direction] = made
         return self._calls[direction]
 
     def measured(self, direction: str) -> Mapping[str, float]:
         """The measured seconds of this very call in a direction, by kernel. Empty on several hosts."""
-        call, asked = self.call(direction), self.asked.problem
+        call, request = self.call(direction), self.request.problem
         if call is None or self._has_hosts or not self.links.measured:
             return {}
         pushes = any(move.kind == "push" for phase in call.schedule for move in phase.moves)
         about = (
-            asked.concrete_mask.digest,
-            (asked.heads_q, asked.num_heads_kv),
-            asked.head_dim,
-            asked.dtype,
+            request.concrete_mask.digest,
+            (request.heads_q, request.num_heads_kv),
+            request.head_dim,
+            request.dtype,
             direction,
         )
         return self.links.measured.get(SharedCall(*about, self.strategy, self.mesh, self.placement, pushes), {})
@@ -161,8 +160,8 @@ class Way:
         Args:
             kernel: The kernel.
             direction: The direction.
-            role: The role in which the kernel takes each cut of the mask, to weigh the cuts. None to weigh the tiles of
-                the whole mask.
+            role: The role in which the kernel takes each cut of the mask, to predict the cuts. None to predict by the
+                tiles of the whole mask.
 
         Raises:
             UnsupportedError: The time of a collective is unknown.
@@ -221,8 +220,8 @@ class Way:
         if form is None:
             return None
         if len(self.pairs.parts) == 1 and self.steps[0] is not None:
-            return self._calls_of((form,)).seconds(self.asked.costs, self.asked.key(kernel, direction))
-        return self._tiles.seconds(self.asked.costs, self.asked.key(kernel, direction), str(form), self.pairs.heads)
+            return self._calls_of((form,)).seconds(self.request.costs, self.request.key(kernel, direction))
+        return self._tiles.seconds(self.request.costs, self.request.key(kernel, direction), str(form), self.pairs.heads)
 
     def exact(self, kernel: str, role: Role, direction: str) -> _Floats | None:
         """The seconds of each pair by its cut of the mask, or None without evidence.
@@ -232,13 +231,13 @@ class Way:
         Args:
             kernel: The kernel. A layout of many pairs counts as if the kernel took every pair.
             role: The kernel's role.
-            direction: The direction to weigh.
+            direction: The direction to predict.
         """
         if not self.cuts_all:
             return self.rough(kernel, direction)
         if (key := (kernel, role, direction)) not in self._exact:
             forms = tuple(offer.form if offer else None for offer in self._offers(kernel, role))
-            seconds = self._calls_of(forms).seconds(self.asked.costs, self.asked.key(kernel, direction))
+            seconds = self._calls_of(forms).seconds(self.request.costs, self.request.key(kernel, direction))
             refused = [step is not None and form is None for step, form in zip(self.steps, forms, strict=True)]
             self._exact[key] = None if seconds is None else np.where(refused, np.inf, seconds)
         return self._exact[key]
@@ -255,16 +254,16 @@ class Way:
     def _offers(self, kernel: str, role: Role) -> list[Offer | None]:
         """The offer by which a kernel takes each pair in a role, or None."""
         if self._stack is not None:
-            return self.asked.offers(kernel, self.whole(role), self._stack)
-        return [None if step is None else self.asked.resolve(kernel, step).offer for step in self._roles[role]]
+            return self.request.offers(kernel, self.whole(role), self._stack)
+        return [None if step is None else self.request.resolve(kernel, step).offer for step in self._roles[role]]
 
     def refusal(self, kernel: str, role: Role) -> Verdict | None:
         """The verdict against a kernel that does not take every step in a role, or None if it takes every step."""
         if not self.cuts_all:
-            verdict = self.asked.resolve(kernel, self.whole(role), self._checked_layout)
+            verdict = self.request.resolve(kernel, self.whole(role), self._checked_layout)
             return None if verdict else verdict
         for step in self._roles[role]:
-            if step is not None and not (verdict := self.asked.resolve(kernel, step)):
+            if step is not None and not (verdict := self.request.resolve(kernel, step)):
                 return verdict
         return None
 
@@ -277,9 +276,9 @@ class Way:
     def _find_estimate(self, kernel: str, role: Role, direction: str) -> Estimate | None:
         if self.largest is None:
             return None
-        offer = self.asked.resolve(kernel, of_role(self.largest, role)).offer
+        offer = self.request.resolve(kernel, of_role(self.largest, role)).offer
         work = work_of(self.largest.concrete_mask, offer.form if offer else Form.ROW_INTERVALS)
-        return self.asked.costs.estimate(self.asked.key(kernel, direction), Call(work, *self.pairs.heads))
+        return self.request.costs.estimate(self.request.key(kernel, direction), Call(work, *self.pairs.heads))
 
     @cached_property
     def largest(self) -> Problem | None:
@@ -306,7 +305,7 @@ class Way:
     def _checked_ranks(self) -> list[int]:
         """The ranks whose steps are checked, chosen among distinct ranks and limited by the time for an answer."""
         ranks, steps = self._unlike_ranks, max(1, self.pairs.index.shape[1])
-        mask = self.asked.problem.concrete_mask
+        mask = self.request.problem.concrete_mask
         # A cut takes as long as the mask has slices.
         each = steps * max(1, len(mask.array) // _SLICES if isinstance(mask, SliceMask) else 1)
         if len(ranks) * each <= _ALL:
@@ -327,10 +326,10 @@ class Way:
         """The problem of each pair, or None for an empty pair. In a large layout, the problem of the largest pair."""
         if (stack := self._stack) is not None:
             shown = stack.shows.tolist()
-            return [stack.problem(self.asked.problem, index) if shows else None for index, shows in enumerate(shown)]
+            return [stack.problem(self.request.problem, index) if shows else None for index, shows in enumerate(shown)]
         parts, (heads_q, heads_kv) = self.layout.table.parts, self.pairs.heads
         rows = self.pairs.parts if self.cuts_all else self.pairs.parts[[self._tiles.largest]]
-        whole = self.asked.problem
+        whole = self.request.problem
         steps = [
             whole.narrowed(range(heads_q), range(heads_kv), (parts[q], parts[k]))
             if len(self.pairs.parts) > 1
@@ -343,7 +342,7 @@ class Way:
     @cached_property
     def _stack(self) -> StepStack | None:
         """The cuts of all pairs, made together. None for a mask of blocks, a single pair, or too many pairs."""
-        mask, pairs = self.asked.problem.mask, self.pairs
+        mask, pairs = self.request.problem.mask, self.pairs
         if not isinstance(mask, SliceMask) or not 1 < len(pairs.parts) <= _CUT:
             return None
         steps, every = self.layout.table, np.arange(len(pairs.parts) + 1)
@@ -361,23 +360,23 @@ class Way:
     def _rough_form(self, kernel: str, direction: str) -> Form | None:
         """A form in which a kernel is likely to take the steps."""
         if len(self.pairs.parts) == 1 and self.steps[0] is not None:
-            verdict = self.asked.resolve(kernel, self.steps[0].in_direction(Direction.FORWARD))
+            verdict = self.request.resolve(kernel, self.steps[0].in_direction(Direction.FORWARD))
             return verdict.offer.form if verdict.offer else None
-        forms = _forms_in(self.asked.registry.manifest(kernel), direction)
+        forms = _forms_in(self.request.registry.manifest(kernel), direction)
         if self._has_blocks:
             return Form.BLOCK_SPARSE if Form.BLOCK_SPARSE in forms else None
         return next((form for form in _GENERAL if form in forms), None)
 
     @cached_property
     def _tiles(self) -> PairTiles:
-        return pair_tiles(self.asked.problem.concrete_mask, self.layout, self.pairs)
+        return pair_tiles(self.request.problem.concrete_mask, self.layout, self.pairs)
 
 
-def predict_together(ways: Sequence[Way]) -> None:
-    """Lets the rough seconds of several ways be predicted together."""
-    tiled = [way for way in ways if len(way.pairs.parts) > 1 and not (way._has_blocks and way.cuts_all)]
-    for way, tiles in zip(tiled, joined([way._tiles for way in tiled]), strict=True):
-        vars(way)["_tiles"] = tiles
+def predict_together(candidates: Sequence[LayoutCosts]) -> None:
+    """Lets the rough seconds of several layouts be predicted together."""
+    tiled = [costs for costs in candidates if len(costs.pairs.parts) > 1 and not (costs._has_blocks and costs.cuts_all)]
+    for costs, tiles in zip(tiled, joined([costs._tiles for costs in tiled]), strict=True):
+        vars(costs)["_tiles"] = tiles
 
 
 @lru_cache(maxsize=256)

@@ -6,10 +6,10 @@ import pytest
 
 from longca import masks
 from longca.manifests import Device, Problem, Verdict
-from longca_advice.asked import Asked
+from longca_advice.candidates import advise, proof_of, rank_kernels
 from longca_advice.costs import CostModel, Estimate
 from longca_advice.evidence import Run
-from longca_advice.kernels import advise, proof_of, rank_kernels
+from longca_advice.request import Request
 
 from ..core_alone import core  # noqa: F401  # a fixture
 from .rows import row
@@ -32,7 +32,7 @@ def rank(core):  # noqa: F811
             for length in (1024, 2048, 4096)
         ]
         problem = Problem(mask=masks.build("causal", 2048), heads_q=8, heads_kv=2, dtype="float32", device=CPU)
-        return rank_kernels(Asked(problem, training, core, CostModel(rows), None, kernels))
+        return rank_kernels(Request(problem, training, core, CostModel(rows), None, kernels))
 
     return ranked
 
@@ -94,7 +94,7 @@ def test_what_goes_beyond_the_measurements_comes_first_only_if_it_gains_more_tha
         for length in (1024, 2048, 4096)
     ]  # fmt: skip
     problem = Problem(mask=masks.build("causal", 2048), heads_q=8, heads_kv=2, dtype="float32", device=CPU)
-    found = rank_kernels(Asked(problem, False, core, CostModel(rows), None, KERNELS))
+    found = rank_kernels(Request(problem, False, core, CostModel(rows), None, KERNELS))
     about = {choice.kernel: choice for choice in found.choices}
     assert about["naive"].seconds.total < about["sdpa"].seconds.total
     assert about["naive"].proof.extrapolates
@@ -152,7 +152,7 @@ def test_a_choice_that_nobody_verified_is_marked_and_its_line_allows_it(core, mo
             for kernel in KERNELS for form in ("row_intervals", "causal")]  # fmt: skip
     about = {"mask": masks.build("causal", 2048), "heads_q": 8, "heads_kv": 2, "dtype": "float32", "device": new}
     for allowed in (False, True):
-        asked = Asked(Problem(**about, allow_unverified=allowed), False, core, CostModel(rows), None, KERNELS)
+        asked = Request(Problem(**about, allow_unverified=allowed), False, core, CostModel(rows), None, KERNELS)
         found = {choice.kernel: choice for choice in rank_kernels(asked).choices}
         assert set(found) == ({"naive", "sdpa"} if allowed else {"sdpa"})
         assert not found["sdpa"].unverified

@@ -8,10 +8,10 @@ from itertools import product
 
 from longca.manifests import Direction, Problem, Verdict
 from longca.manifests.pairs import halves, join, split
-from longca_advice.asked import Asked
 from longca_advice.choices import Choice, Proof, Refused, Unmeasured
 from longca_advice.costs import Estimate
 from longca_advice.fit import Call
+from longca_advice.request import Request
 from longca_advice.work import work_of
 
 __all__ = ["PAIR", "Candidate", "Ranking", "advise", "pair_candidates", "proof_of", "rank_kernels", "single_candidates"]
@@ -80,100 +80,100 @@ class Candidate:
     def _intervals(self) -> tuple[tuple[float, float], ...]:
         return tuple((estimate.low, estimate.high) for estimate in self.estimates)
 
-    def choice(self, asked: Asked) -> Choice:
+    def choice(self, request: Request) -> Choice:
         """The candidate as a choice for a problem that it takes, with its memory."""
-        return asked.choice(
+        return request.choice(
             self.kernels,
             [estimate.seconds for estimate in self.estimates],
             self.interval,
-            asked.memory(self.kernels),
+            request.memory(self.kernels),
             intervals=self._intervals,
             ranked=self.ranked,
             proof=self.proof,
             call=f"longca.attention(q, k, v, mask, kernel={self.kernel!r})",
-            unverified=asked.unverified(self.kernel),
+            unverified=request.unverified(self.kernel),
         )
 
 
-def rank_kernels(asked: Asked) -> Ranking:
+def rank_kernels(request: Request) -> Ranking:
     """The kernels that take a problem on one device, and their pairs.
 
     A pair is listed where it is clearly quicker than either of its kernels alone, or if it was asked for by name.
 
     Args:
-        asked: What was asked.
+        request: What was asked.
     """
-    problem = asked.problem.in_direction(Direction.BACKWARD if asked.training else Direction.FORWARD)
-    named = (*asked.kernels, *(join(*pair) for pair in asked.pairs))
-    verdicts = {name: asked.resolve(name, problem) for name in named}
-    alone = single_candidates(asked, {name: verdicts[name] for name in asked.kernels})
-    candidates = [*alone, *pair_candidates(asked, alone)]
+    problem = request.problem.in_direction(Direction.BACKWARD if request.training else Direction.FORWARD)
+    named = (*request.kernels, *(join(*pair) for pair in request.pairs))
+    verdicts = {name: request.resolve(name, problem) for name in named}
+    alone = single_candidates(request, {name: verdicts[name] for name in request.kernels})
+    candidates = [*alone, *pair_candidates(request, alone)]
     measured = {candidate.kernel for candidate in candidates}
     ordered = sorted(candidates, key=lambda candidate: candidate.ranked)
-    choices = tuple(candidate.choice(asked) for candidate in ordered)
-    why = f"no evidence of such a call on {asked.device_name}"
+    choices = tuple(candidate.choice(request) for candidate in ordered)
+    why = f"no evidence of such a call on {request.device_name}"
     unmeasured = tuple(
-        Unmeasured(name, why, None, _installs(asked, name, verdict), verdict.unverified)
+        Unmeasured(name, why, None, _installs(request, name, verdict), verdict.unverified)
         for name, verdict in verdicts.items()
         if verdict and name not in measured
     )
-    refused = tuple(_refused(asked, name, verdict) for name, verdict in verdicts.items() if not verdict)
+    refused = tuple(_refused(request, name, verdict) for name, verdict in verdicts.items() if not verdict)
     return Ranking(choices, unmeasured, refused)
 
 
-def single_candidates(asked: Asked, verdicts: Mapping[str, Verdict]) -> list[Candidate]:
+def single_candidates(request: Request, verdicts: Mapping[str, Verdict]) -> list[Candidate]:
     """The kernels that take a problem alone and have a prediction for each direction, in the order of the verdicts.
 
     Args:
-        asked: What was asked.
+        request: What was asked.
         verdicts: Whether each kernel takes the problem, by kernel.
     """
     found = []
     for name, verdict in verdicts.items():
-        estimates = (_estimate(asked, name, verdict, direction) for direction in asked.directions if verdict)
+        estimates = (_estimate(request, name, verdict, direction) for direction in request.directions if verdict)
         known = tuple(estimate for estimate in estimates if estimate is not None)
-        if len(known) == len(asked.directions):
+        if len(known) == len(request.directions):
             found.append(Candidate((name,) * len(known), known))
     return found
 
 
-def pair_candidates(asked: Asked, alone: Iterable[Candidate], most: float = PAIR) -> Iterator[Candidate]:
+def pair_candidates(request: Request, alone: Iterable[Candidate], most: float = PAIR) -> Iterator[Candidate]:
     """Pairs that are faster than each of their kernels alone, or whose kernels do not do alone, or that were named.
 
     Args:
-        asked: The question. Without training there are no pairs.
+        request: The question. Without training there are no pairs.
         alone: The kernels that can compute the problem alone.
         most: The part of the time of each kernel alone below which a pair is one of them.
     """
-    if not asked.training:
+    if not request.training:
         return
     singles = {candidate.kernel: candidate for candidate in alone}
     found: list[list[tuple[str, Estimate]]] = []
-    for half, direction in zip(halves(asked.problem), asked.directions, strict=True):
-        measured = [name for name in asked.kernels_in(direction) if asked.costs.knows(asked.key(name, direction))]
-        verdicts = ((name, asked.resolve(name, half)) for name in measured)
-        valid = ((name, _estimate(asked, name, verdict, direction)) for name, verdict in verdicts if verdict)
+    for half, direction in zip(halves(request.problem), request.directions, strict=True):
+        measured = [name for name in request.kernels_in(direction) if request.costs.knows(request.key(name, direction))]
+        verdicts = ((name, request.resolve(name, half)) for name in measured)
+        valid = ((name, _estimate(request, name, verdict, direction)) for name, verdict in verdicts if verdict)
         found.append([(name, estimate) for name, estimate in valid if estimate is not None])
     for pair in product(*found):
         names, estimates = zip(*pair, strict=True)
         candidate = Candidate(names, estimates)
-        if len(set(names)) < 2 or not asked.allows(names):
+        if len(set(names)) < 2 or not request.allows(names):
             continue
         halves_alone = [singles[name] for name in names if name in singles]
         gains = (
             candidate.seconds < most * single.seconds and candidate.ranked < most * single.ranked
             for single in halves_alone
         )
-        if names in asked.pairs or all(gains):
+        if names in request.pairs or all(gains):
             yield candidate
 
 
-def _estimate(asked: Asked, kernel: str, verdict: Verdict, direction: str) -> Estimate | None:
+def _estimate(request: Request, kernel: str, verdict: Verdict, direction: str) -> Estimate | None:
     """The predicted seconds of a valid kernel in one direction, or None without evidence."""
     assert verdict.offer is not None, "a kernel that is valid on one device has one offer"
-    problem = asked.problem
+    problem = request.problem
     call = Call(work_of(problem.concrete_mask, verdict.offer.form), problem.heads_q, problem.num_heads_kv)
-    return asked.costs.estimate(asked.key(kernel, direction), call)
+    return request.costs.estimate(request.key(kernel, direction), call)
 
 
 def proof_of(estimates: Sequence[Estimate]) -> Proof:
@@ -186,14 +186,14 @@ def proof_of(estimates: Sequence[Estimate]) -> Proof:
     return Proof(weakest.records, weakest.nearest, tuple(outside), tuple(versions))
 
 
-def _installs(asked: Asked, name: str, verdict: Verdict) -> tuple[str, ...]:
+def _installs(request: Request, name: str, verdict: Verdict) -> tuple[str, ...]:
     """The commands that install what a kernel or a pair needs and is missing here."""
     parts = zip(split(name) or (name,), verdict.halves or (verdict,), strict=False)
-    return tuple(dict.fromkeys(command for part in parts for command in asked.install(*part)))
+    return tuple(dict.fromkeys(command for part in parts for command in request.install(*part)))
 
 
-def _refused(asked: Asked, name: str, verdict: Verdict) -> Refused:
-    return Refused(name, None, tuple(str(reason) for reason in verdict.reasons), advise(asked.problem, verdict))
+def _refused(request: Request, name: str, verdict: Verdict) -> Refused:
+    return Refused(name, None, tuple(str(reason) for reason in verdict.reasons), advise(request.problem, verdict))
 
 
 def advise(problem: Problem, verdict: Verdict) -> str:

@@ -1,4 +1,4 @@
-"""Weighed ways: a strategy's layout with a kernel for each direction, its time, and the choice that it is."""
+"""Strategy candidates: a strategy's layout with a kernel for each direction, its time, and the choice that it is."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from longca.manifests.pairs import join, split
+from longca_advice.candidates import PAIR, proof_of
 from longca_advice.choices import Choice, Proof
 from longca_advice.costs import Estimate
-from longca_advice.kernels import PAIR, proof_of
+from longca_advice.layout_costs import LayoutCosts, Role
 from longca_advice.memory import RankMemory
 from longca_advice.timeline import Timeline
-from longca_advice.ways import Role, Way
 
-__all__ = ["Weighed", "across", "span"]
+__all__ = ["StrategyCandidate", "across", "candidate_of", "roles_of", "span"]
 
-#: The factor by which predictions of strategies are wider than predictions of their kernels, on either side. A way with
-#: measured calls of its own is left for another one only if that gains more.
+#: The factor by which predictions of strategies are wider than predictions of their kernels, on either side. A layout
+#: with measured calls of its own is left for another one only if that gains more.
 _STRATEGY = 1.06
 
 #: Share of the time spent waiting for other hosts, from which on a ring is advised against.
@@ -28,16 +28,16 @@ _HALVES: tuple[Role, Role] = ("forward", "backward")
 
 
 @dataclass(frozen=True, eq=False)
-class Weighed:
-    """A way with its kernels, and the breakdown of each direction's time.
+class StrategyCandidate:
+    """A layout with its kernels, and the breakdown of each direction's time.
 
     Attributes:
-        way: The strategy, its mesh and its placement.
+        costs: The strategy, its mesh and its placement.
         kernels: The kernel of each direction.
         timelines: The breakdown of each direction's time.
     """
 
-    way: Way
+    costs: LayoutCosts
     kernels: tuple[str, ...]
     timelines: tuple[Timeline, ...]
 
@@ -48,14 +48,14 @@ class Weighed:
 
     @property
     def title(self) -> str:
-        """The kernel and the way in a few words."""
-        return f"{self.kernel} with {self.way.name}"
+        """The kernel and the layout in a few words."""
+        return f"{self.kernel} with {self.costs.name}"
 
     @cached_property
     def measured(self) -> tuple[float | None, ...]:
         """The measured seconds of this very call in each direction, or None."""
-        each = zip(self.kernels, self.way.asked.directions, strict=True)
-        return tuple(self.way.measured(direction).get(kernel) for kernel, direction in each)
+        each = zip(self.kernels, self.costs.request.directions, strict=True)
+        return tuple(self.costs.measured(direction).get(kernel) for kernel, direction in each)
 
     @property
     def each(self) -> tuple[float, ...]:
@@ -70,7 +70,7 @@ class Weighed:
 
     @property
     def ranked(self) -> float:
-        """Seconds to rank by. A pair must be clearly faster than a way with one kernel."""
+        """Seconds to rank by. A pair must be clearly faster than a layout with one kernel."""
         return self._cautious * (1 / PAIR if split(self.kernel) else 1.0)
 
     @property
@@ -86,7 +86,7 @@ class Weighed:
     @property
     def measured_text(self) -> str:
         """In words, which of its times are measured ones of this very call. Empty if none is."""
-        known = zip(self.way.asked.directions, self.measured, strict=True)
+        known = zip(self.costs.request.directions, self.measured, strict=True)
         names = [f"the {direction}" for direction, seconds in known if seconds is not None]
         if not names:
             return ""
@@ -108,14 +108,14 @@ class Weighed:
     @cached_property
     def memory(self) -> RankMemory:
         """The memory of a call."""
-        way = self.way
-        return way.asked.memory(self.kernels, way.strategy, way.sizes, way.layout, way.moved_by)
+        costs = self.costs
+        return costs.request.memory(self.kernels, costs.strategy, costs.sizes, costs.layout, costs.moved_by)
 
     @property
     def fits(self) -> bool:
         """Whether the rank that needs most has the memory, as far as it is known."""
-        asked = self.way.asked
-        return asked.capacity is None or asked.capacity.fits(self.memory.total)
+        request = self.costs.request
+        return request.capacity is None or request.capacity.fits(self.memory.total)
 
     def choice(self) -> Choice:
         """The way as a choice, with its memory and the code to paste.
@@ -123,21 +123,21 @@ class Weighed:
         Raises:
             UnsupportedError: A kernel does not take a step that was not checked before.
         """
-        way, proof = self.way, self.proof
-        notes = (*proof.notes, *filter(None, [way.checked, self.measured_text]))
-        return way.asked.choice(
+        costs, proof = self.costs, self.proof
+        notes = (*proof.notes, *filter(None, [costs.checked, self.measured_text]))
+        return costs.request.choice(
             self.kernels,
             self.each,
             self.interval,
             self.memory,
-            way.layout.world_size,
+            costs.layout.world_size,
             ranked=self.ranked,
-            proof=Proof(proof.records, proof.nearest, (*_unseen(way), *proof.outside), proof.versions, notes),
+            proof=Proof(proof.records, proof.nearest, (*_unseen(costs), *proof.outside), proof.versions, notes),
             call=self._call_text,
-            unverified=self.way.asked.unverified(self.kernel, self.way.layout),
-            strategy=way.strategy,
-            placement=way.placement,
-            mesh=way.mesh,
+            unverified=self.costs.request.unverified(self.kernel, self.costs.layout),
+            strategy=costs.strategy,
+            placement=costs.placement,
+            mesh=costs.mesh,
         )
 
     @property
@@ -148,22 +148,22 @@ class Weighed:
     @cached_property
     def _estimates(self) -> list[Estimate]:
         """The estimates of the kernels, each in its direction, by the largest step."""
-        each = zip(self.kernels, _HALVES, self.way.asked.directions, strict=False)
-        return [estimate for one in each if (estimate := self.way.estimate(*one)) is not None]
+        each = zip(self.kernels, _HALVES, self.costs.request.directions, strict=False)
+        return [estimate for one in each if (estimate := self.costs.estimate(*one)) is not None]
 
     @property
     def _call_text(self) -> str:
         """The lines to paste."""
-        way = self.way
-        sizes = ", ".join(map(str, way.sizes.values()))
-        names = ", ".join(f'"{axis}"' for axis in way.sizes)
-        comma = "," if len(way.sizes) == 1 else ""
+        costs = self.costs
+        sizes = ", ".join(map(str, costs.sizes.values()))
+        names = ", ".join(f'"{axis}"' for axis in costs.sizes)
+        comma = "," if len(costs.sizes) == 1 else ""
         return (
             "from torch.distributed.device_mesh import init_device_mesh\n"
-            f'mesh = init_device_mesh("{way.asked.problem.device.kind}", ({sizes}{comma}), '
+            f'mesh = init_device_mesh("{costs.request.problem.device.kind}", ({sizes}{comma}), '
             f"mesh_dim_names=({names}{comma}))\n"
-            f"longca.attention(q, k, v, mask, kernel={self.kernel!r}, strategy={way.strategy!r}, mesh=mesh, "
-            f"placement={way.placement!r})"
+            f"longca.attention(q, k, v, mask, kernel={self.kernel!r}, strategy={costs.strategy!r}, mesh=mesh, "
+            f"placement={costs.placement!r})"
         )
 
 
@@ -174,26 +174,48 @@ def span(known: Sequence[Estimate]) -> tuple[float, float]:
     return low / _STRATEGY, high * _STRATEGY
 
 
-def _unseen(way: Way) -> Iterator[str]:
+def _unseen(costs: LayoutCosts) -> Iterator[str]:
     """In words, that collectives of as many ranks were not measured."""
-    measured = max((ranks for kinds in way.links.network.inside.values() for ranks in kinds), default=1)
-    if way.layout.world_size > measured:
-        yield f"{way.layout.world_size} devices; measured up to {measured}"
+    measured = max((ranks for kinds in costs.links.network.inside.values() for ranks in kinds), default=1)
+    if costs.layout.world_size > measured:
+        yield f"{costs.layout.world_size} devices; measured up to {measured}"
 
 
-def across(weighed: Sequence[Weighed]) -> Iterator[str]:
-    """Remarks on links between hosts: they were not measured, and some ways wait for them a long time."""
-    if any(one.way.topology.ranks_per_host is not None for one in weighed):
+def across(found_exactly: Sequence[StrategyCandidate]) -> Iterator[str]:
+    """Remarks on links between hosts: they were not measured, and some layouts wait for them a long time."""
+    if any(one.costs.topology.ranks_per_host is not None for one in found_exactly):
         yield "times between hosts are computed from the bandwidth that was given; none was measured (unverified)"
-    for one in weighed:
-        topology, last = one.way.topology, one.timelines[-1]
+    for one in found_exactly:
+        topology, last = one.costs.topology, one.timelines[-1]
         axes = [axis for axis in topology.sizes if topology.shared(axis) < topology.sizes[axis]]
-        link = one.way.links.network.between
+        link = one.costs.links.network.between
         if axes and link is not None and last.exposed > _MUCH * last.seconds:
             # Moves that now take the exposed time beside the kernels' would have to fit behind the kernels.
             need = (last.compute + last.exposed) / max(last.compute, 1e-12) * link.bandwidth
             hybrid = ". A hybrid, such as usp with its inner axis in a host, waits less" * (len(topology.sizes) == 1)
             yield (
-                f"{one.way.name} waits {last.exposed / last.seconds:.0%} of the time for links between hosts of "
+                f"{one.costs.name} waits {last.exposed / last.seconds:.0%} of the time for links between hosts of "
                 f"{link.bandwidth / 1e9:.0f} GB/s. It would wait little with {need / 1e9:.0f} GB/s{hybrid}"
             )
+
+
+def roles_of(kernels: Sequence[str]) -> tuple[Role, ...]:
+    """The role of each direction's kernel."""
+    return ("both", "both") if len(set(kernels)) < len(kernels) else _HALVES[: len(kernels)]
+
+
+def candidate_of(costs: LayoutCosts, kernels: Sequence[str], exactly: bool = True) -> StrategyCandidate | None:
+    """A layout with a kernel for each direction, or None if a time is unknown.
+
+    Args:
+        costs: The way.
+        kernels: The kernel of each direction. Each one takes every step, if the layout is predicted exactly.
+        exactly: Whether to predict the cut of each step, or the tiles of the whole mask.
+
+    Raises:
+        UnsupportedError: The time of a collective is unknown.
+    """
+    each = zip(kernels, costs.request.directions, roles_of(kernels), strict=True)
+    found = [costs.timeline(kernel, direction, role if exactly else None) for kernel, direction, role in each]
+    known = tuple(timeline for timeline in found if timeline is not None)
+    return StrategyCandidate(costs, tuple(kernels), known) if len(known) == len(found) else None

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from longca_advice.choices import Refused
-from longca_advice.strategies import ways_of
-from longca_advice.ways import Way, of_role
+from longca_advice.layout_costs import LayoutCosts, of_role
+from longca_advice.strategies import layout_costs_of
 
 from .crossed import links
 
 
 def ways(question, ranks, **linked):
-    found = list(ways_of(question, ranks, links(**linked), ("crossed",)))
-    return [way for way in found if isinstance(way, Way)], [one for one in found if isinstance(one, Refused)]
+    found = list(layout_costs_of(question, ranks, links(**linked), ("crossed",)))
+    return [way for way in found if isinstance(way, LayoutCosts)], [one for one in found if isinstance(one, Refused)]
 
 
 def test_layouts_are_looked_at_once(asked):
@@ -51,7 +51,7 @@ def test_ranks_are_on_hosts_where_one_has_not_so_many(asked):
 
 def test_ranks_of_several_hosts_have_no_links(asked, monkeypatch):
     taken = []
-    monkeypatch.setattr("longca_advice.ways.schedule_of", lambda *about: taken.append(about[-1]))
+    monkeypatch.setattr("longca_advice.layout_costs.schedule_of", lambda *about: taken.append(about[-1]))
     ways_on_hosts = [ways(asked(), 4, per_host=per_host)[0][0] for per_host in (4, 2)]
     for way in ways_on_hosts:
         way.call("forward")

@@ -1,9 +1,13 @@
-"""Asked: one question, and the sources that answer it."""
+"""Request: one question, and the sources that answer it.
+
+A GPU without evidence is answered for by the measured GPU with the nearest compute capability. The choices of kernels
+and of strategies go by the same GPU, and say so.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,13 +18,15 @@ from longca_advice.capacity import Capacity
 from longca_advice.choices import Choice, Proof, Seconds
 from longca_advice.costs import CostModel, Key
 from longca_advice.devices import evidence_name
+from longca_advice.history import code_version
 from longca_advice.memory import RankMemory, rank_bytes
+from longca_advice.sources import sources
 
-__all__ = ["Asked"]
+__all__ = ["Request", "similar_gpus", "trusted", "with_evidence_of"]
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """The problem that was asked, and the sources that answer it.
 
     Attributes:
@@ -60,7 +66,7 @@ class Asked:
         return f"measured on {evidence_name(self.measured)}, which has {about} compute capability"
 
     @property
-    def stand_in(self) -> str:
+    def from_similar_gpu(self) -> str:
         """A sentence on the GPU whose evidence answers in place of the problem's device. Empty without such a GPU."""
         elsewhere = self.measured_elsewhere
         return f"The times are from evidence {elsewhere}; `longca run` measures here" if elsewhere else ""
@@ -212,3 +218,55 @@ class Asked:
 
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
+
+
+def similar_gpus(device: Device) -> list[Device | None]:
+    """The GPUs whose evidence may answer for a device: None for the device itself, and then its stand-ins.
+
+    Args:
+        device: The device. A CPU has no stand-in.
+    """
+    return [None, *sources().costs.gpus_like(device)]
+
+
+def with_evidence_of(request: Request, gpu: Device | None) -> Request:
+    """The question as the evidence of a GPU answers it.
+
+    Evidence of another GPU knows nothing of kernels that were found wrong here, so they are left out.
+
+    Args:
+        request: The question.
+        gpu: One of `stand_ins`.
+    """
+    if gpu is None:
+        return request
+    wrong = _doubted(request.problem, request.registry, request.kernels)
+    return replace(request, measured=gpu, kernels=tuple(name for name in request.kernels if name not in wrong))
+
+
+def trusted(problem: Problem, registry: Registry, valid: list[str]) -> tuple[list[str], list[str]]:
+    """The kernels whose installed version was not found wrong here, or all of them if none is left.
+
+    Args:
+        problem: The problem, with its device.
+        registry: The registry of the kernels.
+        valid: The valid kernels.
+
+    Returns:
+        The kernels, and a sentence about each other one, or about all of them.
+    """
+    wrong = _doubted(problem, registry, valid)
+    if wrong and len(wrong) == len(valid):
+        return valid, [
+            f"LongCA found every valid kernel wrong or suspect here, and one is taken: {', '.join(sorted(wrong))}"
+        ]
+    said = [f"{name} is passed over: LongCA found this version of it wrong or suspect here" for name in sorted(wrong)]
+    return [name for name in valid if name not in wrong], said
+
+
+def _doubted(problem: Problem, registry: Registry, kernels: Iterable[str]) -> set[str]:
+    """The kernels whose installed version was found wrong or suspect on the problem's device."""
+    device, here = evidence_name(problem.device), sources().here
+    providers = {name: registry.provider(name) for name in kernels} if here.wrong else {}
+    versions = {name: code_version(its.distribution, its.version) for name, its in providers.items()}
+    return {name for name, version in versions.items() if here.verdict_on(name, device, version)}

@@ -1,0 +1,78 @@
+"""The door by which `attention` and `layout` reach the adviser, and the choices that it returns.
+
+`longca_advice` is imported when `auto` is first asked for. Nothing else of `longca` imports it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["AUTO", "Arrangement", "Choice", "adviser", "log"]
+
+#: The name by which a kernel, a strategy or a placement is left to the adviser.
+AUTO = "auto"
+
+_log = logging.getLogger("longca")
+
+#: The subjects of choices and the sentences on this machine's history that were logged already.
+_LOGGED: set[tuple[str, int]] = set()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The chosen kernel, and why.
+
+    Attributes:
+        kernel: Name of the kernel, or of the pair.
+        subject: The choice and its mask, in words.
+        reason: The reason, in sentences.
+        level: The level to log it at: WARNING if the prediction extrapolates or nothing fits, or else INFO.
+        wrong: The errors in this machine's history, in sentences.
+    """
+
+    kernel: str
+    subject: str
+    reason: str
+    level: int = logging.INFO
+    wrong: tuple[str, ...] = ()
+
+    @property
+    def announcement(self) -> str:
+        """The choice and its reason."""
+        return f"attention: {self.subject}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """The strategy and the placement that were chosen, and why.
+
+    Attributes:
+        strategy: The strategy.
+        placement: Its placement.
+        choice: The choice with its reason, and the kernel that it was made for.
+    """
+
+    strategy: str
+    placement: str
+    choice: Choice
+
+
+def adviser() -> Any:
+    """The module `longca_advice`, whose functions choose kernels, strategies and placements."""
+    return importlib.import_module("longca_advice")
+
+
+def log(choice: Choice) -> None:
+    """Logs a choice and its reason, once for several alike. Logs errors in the history once, too."""
+    for text in choice.wrong:
+        _say(text, logging.WARNING, text)
+    _say(choice.subject, choice.level, choice.announcement)
+
+
+def _say(subject: str, level: int, text: str) -> None:
+    if (subject, level) not in _LOGGED:
+        _LOGGED.add((subject, level))
+        _log.log(level, text)
