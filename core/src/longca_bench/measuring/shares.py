@@ -22,8 +22,6 @@ from longca_bench.verification.inputs import Inputs
 
 __all__ = ["Share", "by_heads", "held_tokens", "shares", "shares_of_all", "worst"]
 
-#: Most elements of an output that a rank gets in a round, 512 MiB in half precision. It gets one KV head at least.
-_ELEMENTS = 2**28
 _OF_KEYS = ("k", "v", "dk", "dv")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -62,12 +61,6 @@ class World:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def free_bytes(self) -> int:
-        """Bytes that are free in the memory of this rank's device. Ranks that compute on CPUs share their host's."""
-        if self.device.type == "cuda":
-            return torch.cuda.mem_get_info(self.device)[0]
-        return _available() // self.size
-
     def all_to_all(self, sent: Tensor, sizes_out: list[int], sizes_in: list[int]) -> Tensor:
         """Exchanges parts of flat tensors among ranks.
 
@@ -80,9 +73,3 @@ class World:
             The parts from each rank, in the order of ranks.
         """
         return sent
-
-
-def _available() -> int:
-    """Bytes of this host's memory that processes can still take, by Linux."""
-    lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))

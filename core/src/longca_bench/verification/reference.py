@@ -76,12 +76,6 @@ class Reference:
     merged: tuple[Tensor, Tensor] | None = None
     sample: HeadSample | None = None
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its tensors."""
-        rows = (x for each in self.rows.values() for x in (each.value, each.spread, each.pytorch))
-        return self.lse.nbytes + sum(x.nbytes for x in rows)
-
 
 def reference(problem: Problem, inputs: Inputs) -> Reference:
     """The reference of a problem: its output, and its gradients if its direction is `backward`.
