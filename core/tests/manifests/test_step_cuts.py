@@ -21,7 +21,7 @@ from longca.manifests.step_stacks import step_stacks
 from longca.masks import Form
 
 from ..fake_manifests import fake_manifest
-from ..masks.strategies import any_cases
+from ..masks.strategies import any_cases, block_sparse_cases
 
 FORMS = (Form.FULL, Form.CAUSAL, Form.WINDOW, Form.VARLEN, Form.LAYERS, Form.ROW_INTERVALS, Form.COLUMN_INTERVALS)
 COUNTED = FORMS[4:]
@@ -66,7 +66,7 @@ def layouts(draw, mask):
 def one_by_one(manifest, problem, layout):
     """The verdict by the book: every step cut and resolved, until one has no offer."""
     used = {}
-    for rank, steps in enumerate(step_problems(problem, layout)):
+    for rank, steps in enumerate(cut_one_by_one(problem, layout)):
         for verdict in resolve_steps(manifest, steps):
             if not verdict.valid:
                 where = Reason("layout", f"rank {rank} of {layout.world_size} needs it", "every step needs an offer")
@@ -96,17 +96,31 @@ def test_the_offer_of_each_step_is_the_one_of_its_cut(case, some, data):
         return
     problem, layout, manifest = asked(case.mask), data.draw(layouts(case.mask)), fake_manifest(*some)
     found = np.concatenate([stack_offers(manifest, problem, stack) for stack in step_stacks(problem, layout)])
-    rows = [resolve_steps(manifest, steps) for steps in step_problems(problem, layout)]
+    rows = [resolve_steps(manifest, steps) for steps in cut_one_by_one(problem, layout)]
     wanted = [verdict.offer for row in rows for verdict in row]
     assert [None if index < 0 else manifest.offers[index] for index in found] == wanted
 
 
-@given(any_cases(), st.data())
+def cut_one_by_one(problem, layout):
+    """The problem of each step, cut by itself. It is part of a larger softmax if its rank has another non-empty one."""
+    for steps in layout.steps:
+        parts = [
+            problem.narrowed(range(*step.heads_q), range(*step.heads_kv), (step.q_ranges, step.k_ranges))
+            for step in steps
+        ]
+        shown = [part.concrete_mask.area > 0 for part in parts]
+        yield tuple(
+            replace(part, composed=sum(shown) > 1) if shows else None for part, shows in zip(parts, shown, strict=True)
+        )
+
+
+@given(st.one_of(any_cases(), block_sparse_cases()), st.data())
 def test_areas_and_distinct_steps_are_those_of_the_cuts(case, data):
     if case.mask.heads not in (1, 2, 4):
         return
     problem, layout = asked(case.mask), data.draw(layouts(case.mask))
     parts = step_problems(problem, layout)
+    assert list(parts) == list(cut_one_by_one(problem, layout))
     assert rank_areas(problem, layout) == [sum(part.area for part in rank if part) for rank in parts]
     each = [part.concrete_mask.area if part else 0 for rank in parts for part in rank]
     assert step_areas(problem, layout).tolist() == each

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from longca.masks.intervals import IntervalPieces, ragged
 from longca.masks.slices import UNBOUNDED, SliceArray, area, corner_band, tighten
 
-__all__ = ["Form", "Varlen", "Window", "local_windows", "pack", "pieces_to_slices", "varlen", "window"]
+__all__ = ["Form", "Varlen", "Window", "local_windows", "pack", "pieces_to_slices", "window"]
 
 
 class Form(StrEnum):
@@ -105,22 +105,6 @@ def pieces_to_slices(pieces: IntervalPieces) -> SliceArray:
             axis=1,
         )
     )
-
-
-def varlen(pieces: IntervalPieces, seqlen_q: int, seqlen_k: int) -> Varlen | None:
-    """The documents that the row intervals form, or None if they form none."""
-    if pieces.max_intervals != 1:
-        return None
-    parts = pieces_to_slices(pieces)
-    # A document ends where every key seen so far comes before every key seen later.
-    seen_before = np.maximum.accumulate(parts[:-1, 3])
-    seen_after = np.minimum.accumulate(parts[:0:-1, 2])[::-1]
-    first = np.r_[0, np.flatnonzero(seen_before <= seen_after) + 1]
-    documents = np.minimum.reduceat(parts, first)
-    documents[:, [1, 3, 5]] = np.maximum.reduceat(parts, first)[:, [1, 3, 5]]
-    if (area(tighten(documents)) != np.add.reduceat(area(parts), first)).any():
-        return None
-    return pack(documents, seqlen_q, seqlen_k)
 
 
 def local_windows(documents: SliceArray) -> tuple[NDArray[np.int64], ...]:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from longca.errors import MaskError
-from longca.limits import MAX_DENSE_CELLS
 from longca.masks import cutting, forms, layering
 from longca.masks.blocks import Blocks
 from longca.masks.forms import Form, Varlen, Window
 from longca.masks.intervals import IntervalPieces, interval_pieces
 from longca.masks.mask import Intervals, Mask
 from longca.masks.slices import Slice, SliceArray, area, from_slices, to_slices, transpose
+
+if TYPE_CHECKING:
+    from longca.masks.stack import MaskStack
 
 __all__ = ["SliceMask"]
 
@@ -134,9 +137,17 @@ class SliceMask(Mask):
         return forms.window(self.array, self.seqlen_q, self.seqlen_k)
 
     @cached_property
+    def _in_stack(self) -> tuple[MaskStack, int]:
+        """The stack that answers about forms and tiles for this mask, and the mask's place in it."""
+        from longca.masks.stack import MaskStack
+
+        return MaskStack.of([self]), 0
+
+    @cached_property
     def varlen(self) -> Varlen | None:
         """The documents that equal the mask, or None."""
-        return forms.varlen(self.row_pieces, self.seqlen_q, self.seqlen_k)
+        stack, index = self._in_stack
+        return stack.documents(index)
 
     @cached_property
     def layers(self) -> list[Varlen]:
@@ -147,36 +158,25 @@ class SliceMask(Mask):
 
     def admits(self, form: Form) -> bool:
         """Whether the form can express the mask exactly."""
-        match form:
-            case Form.FULL:
-                return self.area == self.seqlen_q * self.seqlen_k
-            case Form.CAUSAL:
-                return self._is_causal
-            case Form.WINDOW:
-                return self.window is not None
-            case Form.VARLEN:
-                return self.varlen is not None
-            case Form.BLOCK_SPARSE:
-                return False
-            case Form.DENSE:
-                return self.seqlen_q * self.seqlen_k <= MAX_DENSE_CELLS
-            case Form.LAYERS | Form.ROW_INTERVALS | Form.COLUMN_INTERVALS:
-                return True
+        stack, index = self._in_stack
+        return bool(stack.admits(form)[index])
 
-    @cached_property
-    def _is_causal(self) -> bool:
-        shift = self.seqlen_k - self.seqlen_q
-        causal = from_slices([Slice(0, self.seqlen_q, 0, self.seqlen_k, hi=shift)])
-        within = len(self.array) > 0 and self.array[:, 5].max() <= shift
-        return bool(within) and int(area(causal).sum()) == self.area
+    def tile_efficiency(self, block_q: int = 128, block_k: int = 128) -> float:
+        """Visible pairs over the area of the touched tiles. See `Mask.tile_efficiency`."""
+        if block_q != block_k or block_q < 1:
+            return super().tile_efficiency(block_q, block_k)
+        stack, index = self._in_stack
+        tiles = int(stack.tile_sums(block_q)[index, :2].sum())
+        return self.area / (tiles * block_q * block_k) if tiles else 0.0
 
     def count(self, form: Form) -> int:
         """Number of intervals or layers that an admitted form takes. Forms without a count return 1."""
+        stack, index = self._in_stack
         match form:
             case Form.ROW_INTERVALS:
-                return self.row_pieces.max_intervals
+                return int(stack.row_counts[index])
             case Form.COLUMN_INTERVALS:
-                return self.column_pieces.max_intervals
+                return int(stack.column_counts[index])
             case Form.LAYERS:
                 return len(self.layers)
             case _:

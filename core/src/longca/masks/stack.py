@@ -1,7 +1,7 @@
 """MaskStack: many masks of slices at once, and the forms that each admits, in closed forms over whole arrays.
 
-A layout cuts one mask into one mask for each step: a thousand for 32 ranks, a million for 1024 ranks. `SliceMask`
-answers for one mask, and a stack answers for all of them in one pass. The rows of its masks are stacked, so one set of
+A layout cuts one mask into one mask for each step: a thousand for 32 ranks, a million for 1024 ranks. A stack answers
+for all of them in one pass. `SliceMask` asks a stack of one. The rows of its masks are stacked, so one set of
 interval pieces stores the intervals of all masks.
 """
 
@@ -72,7 +72,7 @@ class MaskStack:
     @classmethod
     def of(cls, masks: Sequence[SliceMask]) -> MaskStack:
         """Several masks."""
-        arrays = [mask._stack.slices(mask._index) if isinstance(mask, _StackedMask) else mask.array for mask in masks]
+        arrays = [_slices_of(mask) for mask in masks]
         owner = np.repeat(np.arange(len(masks)), [len(array) for array in arrays])
         seqlens_q, seqlens_k = np.array([(mask.seqlen_q, mask.seqlen_k) for mask in masks], np.int64).T
         return cls(np.concatenate(arrays), owner, seqlens_q, seqlens_k)
@@ -159,7 +159,7 @@ class MaskStack:
 
     @property
     def varlen(self) -> Bools:
-        """Whether each mask consists of documents that share a window. See `longca.masks.forms.varlen`."""
+        """Whether each mask consists of documents that share a window."""
         return self._varlen[0]
 
     def documents(self, index: int) -> Varlen | None:
@@ -281,39 +281,29 @@ class MaskStack:
 
 
 class _StackedMask(SliceMask):
-    """One mask of a stack."""
+    """One mask of a stack. It merges its slices on first use."""
 
     def __init__(self, stack: MaskStack, index: int) -> None:
         Mask.__init__(self, int(stack.seqlens_q[index]), int(stack.seqlens_k[index]))
-        self._stack, self._index = stack, index
+        self._in_stack = stack, index
 
     @cached_property
     def array(self) -> SliceArray:  # type: ignore[override]
-        return merge(self._stack.slices(self._index))
+        stack, index = self._in_stack
+        return merge(stack.slices(index))
 
     @cached_property
     def area(self) -> int:
-        return int(self._stack.areas[self._index])
+        stack, index = self._in_stack
+        return int(stack.areas[index])
 
-    @cached_property
-    def varlen(self) -> Varlen | None:
-        return self._stack.documents(self._index)
 
-    def admits(self, form: Form) -> bool:
-        return bool(self._stack.admits(form)[self._index])
-
-    def tile_efficiency(self, block_q: int = 128, block_k: int = 128) -> float:
-        if block_q != block_k:
-            return super().tile_efficiency(block_q, block_k)
-        tiles = int(self._stack.tile_sums(block_q)[self._index, :2].sum())
-        return self.area / (tiles * block_q * block_k) if tiles else 0.0
-
-    def count(self, form: Form) -> int:
-        if form is Form.ROW_INTERVALS:
-            return int(self._stack.row_counts[self._index])
-        if form is Form.COLUMN_INTERVALS:
-            return int(self._stack.column_counts[self._index])
-        return super().count(form)
+def _slices_of(mask: SliceMask) -> SliceArray:
+    """The slices of a mask, not merged if it is one of a stack."""
+    if isinstance(mask, _StackedMask):
+        stack, index = mask._in_stack
+        return stack.slices(index)
+    return mask.array
 
 
 def _area(slices: SliceArray) -> Ints:
