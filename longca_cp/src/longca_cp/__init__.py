@@ -11,78 +11,33 @@ __all__ = ["LOONGTRAIN", "RING_ALL_GATHER", "RING_P2P", "ULYSSES", "USP", "provi
 #: The placements of strategies with a ring.
 _ALL = tuple(placement.value for placement in Placement)
 
-_TRANSPORTS = (Transport.COLLECTIVES, Transport.COPY_ENGINE)
 
-ULYSSES = StrategyManifest(
-    name="ulysses",
-    title="Ulysses",
-    upstream="https://arxiv.org/abs/2309.14509",
-    license="Apache-2.0",
-    axes=("ulysses",),
-    # Every rank computes on all tokens, so the placement makes no difference to its work.
-    placements=(Placement.CONTIGUOUS.value,),
-    layout="longca_cp.layouts:ulysses",
-    memory="longca_cp.memory:ulysses_memory",
-    schedule="longca_cp.schedules:ulysses",
-    implementation="longca_cp.ulysses:Ulysses",
-    transports=_TRANSPORTS,
-)
+def _strategy(
+    title: str, arxiv: str, axes: tuple[str, ...], implementation: str, placements: tuple[str, ...] = _ALL
+) -> StrategyManifest:
+    """A strategy whose name is that of its module, its layout function and its schedule."""
+    name = implementation.partition(":")[0]
+    return StrategyManifest(
+        name=name,
+        title=title,
+        upstream=f"https://arxiv.org/abs/{arxiv}",
+        license="Apache-2.0",
+        axes=axes,
+        placements=placements,
+        layout=f"longca_cp.layouts:{name}",
+        memory=f"longca_cp.memory:{name}_memory",
+        schedule=f"longca_cp.schedules:{name}",
+        implementation=f"longca_cp.{implementation}",
+        transports=(Transport.COLLECTIVES, Transport.COPY_ENGINE),
+    )
 
-RING_P2P = StrategyManifest(
-    name="ring_p2p",
-    title="Ring P2P",
-    upstream="https://arxiv.org/abs/2310.01889",
-    license="Apache-2.0",
-    axes=("ring",),
-    placements=_ALL,
-    layout="longca_cp.layouts:ring_p2p",
-    memory="longca_cp.memory:ring_p2p_memory",
-    schedule="longca_cp.schedules:ring_p2p",
-    implementation="longca_cp.ring_p2p:RingP2P",
-    transports=_TRANSPORTS,
-)
 
-RING_ALL_GATHER = StrategyManifest(
-    name="ring_all_gather",
-    title="Ring All-Gather",
-    upstream="https://arxiv.org/abs/2407.21783",
-    license="Apache-2.0",
-    axes=("ring",),
-    placements=_ALL,
-    layout="longca_cp.layouts:ring_all_gather",
-    memory="longca_cp.memory:ring_all_gather_memory",
-    schedule="longca_cp.schedules:ring_all_gather",
-    implementation="longca_cp.ring_all_gather:RingAllGather",
-    transports=_TRANSPORTS,
-)
-
-USP = StrategyManifest(
-    name="usp",
-    title="USP",
-    upstream="https://arxiv.org/abs/2405.07719",
-    license="Apache-2.0",
-    axes=("ring", "ulysses"),
-    placements=_ALL,
-    layout="longca_cp.layouts:usp",
-    memory="longca_cp.memory:usp_memory",
-    schedule="longca_cp.schedules:usp",
-    implementation="longca_cp.usp:USP",
-    transports=_TRANSPORTS,
-)
-
-LOONGTRAIN = StrategyManifest(
-    name="loongtrain",
-    title="LoongTrain",
-    upstream="https://arxiv.org/abs/2406.18485",
-    license="Apache-2.0",
-    axes=("outer", "inner", "heads"),
-    placements=_ALL,
-    layout="longca_cp.layouts:loongtrain",
-    memory="longca_cp.memory:loongtrain_memory",
-    schedule="longca_cp.schedules:loongtrain",
-    implementation="longca_cp.loongtrain:LoongTrain",
-    transports=_TRANSPORTS,
-)
+# Every rank of ulysses computes on all tokens, so the placement makes no difference to its work.
+ULYSSES = _strategy("Ulysses", "2309.14509", ("ulysses",), "ulysses:Ulysses", (Placement.CONTIGUOUS.value,))
+RING_P2P = _strategy("Ring P2P", "2310.01889", ("ring",), "ring_p2p:RingP2P")
+RING_ALL_GATHER = _strategy("Ring All-Gather", "2407.21783", ("ring",), "ring_all_gather:RingAllGather")
+USP = _strategy("USP", "2405.07719", ("ring", "ulysses"), "usp:USP")
+LOONGTRAIN = _strategy("LoongTrain", "2406.18485", ("outer", "inner", "heads"), "loongtrain:LoongTrain")
 
 
 @hookimpl
