@@ -25,9 +25,7 @@ from longca.parallel.pushes import window_bytes
 from longca_advice.evidence import shipped
 from longca_advice.memory import KernelMemory, gradient_bytes, rank_bytes, tensor_bytes
 from longca_cp import exchange, overlap
-from longca_cp.memory import kept_bytes, peak_bytes
-from longca_cp.peaks import PEAKS
-from longca_cp.share import Share
+from longca_cp.memory import _PEAKS, Share, kept_bytes, peak_bytes
 from longca_cp.transports.arena import Arena
 from longca_cp.transports.link import Link, Slots, Window
 
@@ -251,7 +249,8 @@ def test_windows_count_where_calls_push(strategy, axis_sizes, heads, dtype, dire
 )
 def test_windows_count_where_some_axes_push(strategy, axis_sizes, pushes, heads, direction):
     problem = problem_of(heads, direction=direction)
-    most = PEAKS[strategy][direction == "backward"](Share.of(problem, axis_sizes, False, frozenset(pushes)), axis_sizes)
+    share = Share.of(problem, axis_sizes, False, frozenset(pushes))
+    most = _PEAKS[strategy][direction == "backward"](share, axis_sizes)
     peak, _ = allocated(strategy, axis_sizes, problem, partial(still_links, pushes))
     lse = SEQLEN // prod(axis_sizes.values()) * heads[0] * 4
     assert CLOSE * most <= peak <= most + LSES * lse
