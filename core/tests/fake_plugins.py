@@ -40,34 +40,6 @@ def supports_mask(kernel, problem):
 """
 NO = 'return Verdict(kernel, None, (Reason("plugin", "this one was asked", kernel + " takes no such mask"),))'
 
-#: A kernel that computes.
-WORKS = """
-@hookimpl
-def provide_kernel():
-    about = {"dtypes": ("float32",), "fills_buffers": False}
-    offers = offer("full", **about), offer("causal", **about)
-    return kernel("works", *offers, implementation="longca_builtin.sdpa:SDPA")
-"""
-#: A function of the user's.
-MINE = """
-from torch.nn.functional import scaled_dot_product_attention
-
-def attention(*tensors):
-    tensors = (each.transpose(0, 1) for each in tensors)
-    return scaled_dot_product_attention(*tensors, is_causal=True, enable_gqa=True).transpose(0, 1)
-"""
-#: Commands that measure and verify. Each finds the files of those before it.
-_RUN = "run quick --seqlen 80 --mask causal --direction forward --device cpu --kernel naive --kernel works --out"
-MEASURING = (
-    f"{_RUN} first",
-    f"{_RUN} second",
-    f"{_RUN} second --resume",
-    "report first",
-    "compare first second",
-    "verify --kernel works --device cpu",
-    "verify --function mine:attention --mask causal --seqlen 64 --direction forward --device cpu",
-)
-
 #: A strategy of one axis with four placements, one of which has no layout, and two the same.
 STRATEGY = """
 @hookimpl
@@ -138,18 +110,6 @@ class FakePlugins:
     def longca(self, *arguments, **env):
         """Runs the command line."""
         return self.python("-m", "longca", *arguments, **env)
-
-    def measure(self, *options):
-        """Runs the commands that measure and verify, with some options. The kernel `works` must have been added."""
-        (self.root / "mine.py").write_text(MINE, "utf-8")
-        for command in MEASURING:
-            ran = self.longca(*options, *command.split())
-            assert ran.returncode == 0, (command, ran.stdout, ran.stderr)
-            assert "Traceback" not in ran.stderr, (command, ran.stderr)
-        for folder in ("first", "second"):
-            lines = (self.root / folder / "records.jsonl").read_text().splitlines()
-            found = [(record["kernel"], record["status"]) for record in map(json.loads, lines)]
-            assert found == [("naive", "ok"), ("works", "ok")]
 
     def says(self, *arguments, without=(), **env):
         """The output of a command that ends well and has no complaint, in a Python that lacks some modules."""

@@ -25,11 +25,6 @@ def test_an_error_keeps_its_message_and_attributes(error):
         assert (type(made), str(made), vars(made)) == (type(error), str(error), vars(error))
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=str)
-def test_an_error_is_made_anew_from_a_message(error):
-    assert str(type(error)(f"{error} when building a layer")) == f"{error} when building a layer"
-
-
 def test_every_error_of_longca_takes_a_message_alone():
     apart = ("__main__", "integrations", "_triton")  # a program, an alias, and modules of packages that may be missing
     for module in pkgutil.walk_packages(longca.__path__, "longca.", onerror=lambda _name: None):

@@ -16,7 +16,6 @@ from longca.errors import (
     UnsupportedError,
 )
 from longca.manifests import Device, Layout, Problem, Step
-from longca.plugins import Registry
 
 from .fake_plugins import NO, VETO, provides
 
@@ -47,12 +46,6 @@ def test_unknown_names_say_what_is_near(open_registry):
             ask("sdpaa")
     with pytest.raises(UnknownNameError, match="unknown strategy 'ring'"):
         registry.strategy("ring")
-
-
-def test_the_core_cannot_be_switched_off(open_registry):
-    open_registry()
-    with pytest.raises(RequestError, match="cannot be switched off"):
-        Registry(frozenset({"core"}))
 
 
 def test_a_veto_is_heard_for_ones_own_kernels_alone(open_registry):
@@ -111,12 +104,6 @@ def load(open_registry, code, **fields):
         with open(f"{path}/{name}.py", "w") as file:
             file.write(code)
     return registry
-
-
-def test_an_implementation_is_loaded_once(open_registry):
-    registry = load(open_registry, "class Fake: pass")
-    assert type(registry.load("mine")).__name__ == "Fake"
-    assert registry.load("mine") is registry.load("mine")
 
 
 @pytest.mark.parametrize(

@@ -10,21 +10,19 @@ code on that device are left out.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from importlib import metadata
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import unquote, urlsplit
 
 import platformdirs
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from longca.manifests.packages import sources_digest
 from longca.masks import Mask
 from longca_advice.evidence import Moment, Name, Row, Run, Version, said, to_line
 from longca_advice.from_records import half_at_fault, half_of, row_of
@@ -85,22 +83,8 @@ def history_path() -> Path:
 
 def code_version(distribution: str, version: str) -> str:
     """The version of a distribution's code: its number, and the digest of its sources if it is installed editable."""
-    digest = _sources_digest(distribution)
+    digest = sources_digest(distribution)
     return f"{distribution} {version}" + (f"{_SOURCES}{digest}" if digest else "")
-
-
-@cache
-def _sources_digest(distribution: str) -> str:
-    try:
-        url = json.loads(metadata.distribution(distribution).read_text("direct_url.json") or "{}")
-    except (metadata.PackageNotFoundError, ValueError):
-        return ""
-    if not url.get("dir_info", {}).get("editable"):
-        return ""
-    found, root = hashlib.sha256(), Path(unquote(urlsplit(url["url"]).path))
-    for path in sorted((root / "src" if (root / "src").is_dir() else root).rglob("*.py")):
-        found.update(path.name.encode() + path.read_bytes())
-    return found.hexdigest()[:16]
 
 
 def is_same_code(version: str, other: str) -> bool:
@@ -216,7 +200,7 @@ def _entry(line: bytes) -> Row | CodeVerdict | None:
 def _is_current(version: str) -> bool:
     """Whether a version's sources were not edited since."""
     number, _, digest = version.partition(_SOURCES)
-    return not digest or digest == (_sources_digest(number.partition(" ")[0]) or digest)
+    return not digest or digest == (sources_digest(number.partition(" ")[0]) or digest)
 
 
 def _left_out(verdict: CodeVerdict, count: int) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from longca.masks import BlockSparseMask, Form, Mask, SliceMask
-from longca.metadata.visible_rows import VisibleRows
+from longca.metadata.kept_blocks import VisibleRows
 
 __all__ = [
     "QueryBlock",

@@ -209,7 +209,7 @@ def test_a_verification_that_passes_ends_one_that_failed():
 
 def test_edited_sources_are_another_version(monkeypatch, tmp_path):
     digests = {"longca-b": "a1"}
-    monkeypatch.setattr(history_module, "_sources_digest", lambda name: digests.get(name, ""))
+    monkeypatch.setattr(history_module, "sources_digest", lambda name: digests.get(name, ""))
     record("wrong")
     monkeypatch.setattr(sources_module, "shipped", lambda: (row("b", version="longca-b 1.0"),))
     assert sources().rows == ()

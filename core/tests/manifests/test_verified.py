@@ -144,3 +144,17 @@ def test_pairs_and_machines_with_every_package_know_it_too(monkeypatch):
     verdict = registry.resolve(pair, replace(asked, allow_unverified=True))
     assert (verdict.valid, verdict.unverified) == (True, True)
     assert [half.unverified for half in verdict.halves] == [False, True]
+
+
+def test_other_sources_of_an_editable_package_make_it_unverified_again(monkeypatch):
+    def edit(digest):
+        monkeypatch.setattr(module, "sources_digest", lambda name: digest if name == "longca-core" else "")
+
+    edit("")
+    note_check(check())
+    edit("one")
+    assert standing("fake", NEW, A100) is Standing.VERIFIED_HERE, "a check that names no sources counts for any"
+    note_check(check())
+    assert standing("fake", NEW, A100) is Standing.VERIFIED_HERE
+    edit("other")
+    assert standing("fake", NEW, A100) is Standing.EXPECTED

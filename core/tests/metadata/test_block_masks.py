@@ -35,12 +35,6 @@ def test_rows_and_heads_are_taken_one_by_one(row, head):
     assert np.array_equal(masks.from_block_mask(made, row=row, head=head).dense(), wanted.numpy())
 
 
-def test_a_block_that_is_no_more_listed_is_hidden():
-    made = create_block_mask(documents, None, None, 300, 300, device="cpu", BLOCK_SIZE=16)
-    made.kv_num_blocks[0, 0, 0] = 0
-    assert masks.from_block_mask(made).area == masks.build("causal_document", 300, documents=[100, 60, 140]).area - 136
-
-
 def test_a_block_mask_that_leaves_a_choice_is_refused():
     made = create_block_mask(by_row_and_head, 2, 3, 40, 56, device="cpu", BLOCK_SIZE=16)
     with pytest.raises(MaskError, match="has 2 rows; give row="):
@@ -54,12 +48,6 @@ def test_a_block_mask_that_leaves_a_choice_is_refused():
             masks.from_block_mask(made, row=row, head=0)
     with pytest.raises(MaskError, match="give the whole one"):
         masks.from_block_mask(made[1, 2])
-
-
-@pytest.mark.parametrize("given", [None, torch.ones(4, 4)])
-def test_something_else_than_a_block_mask_is_refused(given):
-    with pytest.raises(MaskError, match=rf"block_mask is a {type(given).__name__}; give a BlockMask"):
-        masks.from_block_mask(given)
 
 
 @pytest.mark.parametrize("seqlen_k", [200, 333])

@@ -58,15 +58,6 @@ def test_tile_lists_are_those_of_each_head(mask, tile, by_key):
         assert np.array_equal(dense_of(full, expected.shape[1])[head], expected == 2)
 
 
-@pytest.mark.parametrize("make", [kept_lists, lambda m, d: tile_lists(m, 64, 64, d)[0]], ids=["kept", "tiles"])
-def test_chunks_of_heads_give_what_one_piece_gives(monkeypatch, make):
-    whole = make(VARIABLE, CPU)
-    monkeypatch.setattr("longca.metadata.kept_blocks._CHUNK", 60)
-    pieces = make(VARIABLE, CPU)
-    assert torch.equal(whole.counts, pieces.counts)
-    assert torch.equal(whole.columns, pieces.columns)
-
-
 def test_a_mask_that_shows_nothing():
     mask = BlockSparseMask(np.zeros((2, 3, 4)), (0, 1, 2, 3), (0, 1, 2, 3, 4))
     lists = kept_lists(mask, CPU)

@@ -6,7 +6,7 @@ import torch
 
 from longca import masks
 from longca.masks import BlockSparseMask
-from longca.metadata.visible_rows import VisibleRows
+from longca.metadata.kept_blocks import VisibleRows
 from longca_builtin.blockwise import query_blocks
 
 CPU = torch.device("cpu")

@@ -5,13 +5,18 @@ An importable name proves nothing: `flash-attn-4` alone makes `import flash_attn
 
 from __future__ import annotations
 
+import hashlib
+import json
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distribution as find
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import Requirement
 from packaging.version import InvalidVersion
 
-__all__ = ["alternatives", "installed_version", "missing"]
+__all__ = ["alternatives", "installed_version", "missing", "sources_digest"]
 
 
 @cache
@@ -21,6 +26,21 @@ def installed_version(distribution: str) -> str | None:
         return version(distribution)
     except PackageNotFoundError:
         return None
+
+
+@cache
+def sources_digest(distribution: str) -> str:
+    """16 hex digits of the sources of a distribution that is installed editable. Empty for any other one."""
+    try:
+        url = json.loads(find(distribution).read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        return ""
+    if not url.get("dir_info", {}).get("editable"):
+        return ""
+    found, root = hashlib.sha256(), Path(unquote(urlsplit(url["url"]).path))
+    for path in sorted((root / "src" if (root / "src").is_dir() else root).rglob("*.py")):
+        found.update(path.name.encode() + path.read_bytes())
+    return found.hexdigest()[:16]
 
 
 def alternatives(requirement: str) -> tuple[Requirement, ...]:

@@ -21,10 +21,13 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from longca.manifests.kernel import KernelManifest
 from longca.manifests.offers import Offer
-from longca.manifests.packages import alternatives, installed_version
+from longca.manifests.packages import alternatives, installed_version, sources_digest
 from longca.manifests.problem import Device
 
 __all__ = ["Check", "Standing", "check_of", "note_check", "standing", "verified_path", "verified_stamp", "versions_of"]
+
+#: Between a package's version and the digest of its sources.
+_SOURCES = " with sources "
 
 _Short = Annotated[str, StringConstraints(max_length=200)]
 
@@ -83,8 +86,10 @@ class Check(BaseModel):
 
     @property
     def counts(self) -> bool:
-        """Whether the packages still have the versions of the check."""
-        return all(_version(name) == version for name, version in self.versions.items())
+        """Whether the packages still have the versions of the check, and editable ones the sources."""
+        here = {name: _version(name) for name in self.versions}
+        # A check without a digest of the sources counts for any sources of the version.
+        return all(noted in (here[name], here[name].partition(_SOURCES)[0]) for name, noted in self.versions.items())
 
 
 def standing(kernel: str, offer: Offer, device: Device) -> Standing:
@@ -134,9 +139,14 @@ def versions_of(manifest: KernelManifest, offer: Offer, distributions: Iterable[
 
 
 def _version(distribution: str) -> str:
-    """The installed version. PyTorch has only its minor version: a patch of it changes no kernel's interface."""
-    version = installed_version(distribution) or ""
-    return ".".join(version.split(".")[:2]) if distribution == "torch" else version
+    """The installed version, with a digest of the sources of an editable package.
+
+    PyTorch has only its minor version: a patch of it changes no kernel's interface.
+    """
+    version, digest = installed_version(distribution) or "", sources_digest(distribution)
+    if distribution == "torch":
+        return ".".join(version.split(".")[:2])
+    return f"{version}{_SOURCES}{digest}" if digest else version
 
 
 def verified_path() -> Path:

@@ -1,4 +1,4 @@
-"""Block-sparse masks on the device: the kept blocks, and lists of them, made there from the mask's bits.
+"""Block-sparse masks on the device: the kept blocks, lists of them, and rows token by token, made from the mask's bits.
 
 The host sends the bits: 34 MB for 64 heads of 128 K tokens in blocks of 64. The device makes the lists from them.
 """
@@ -15,9 +15,10 @@ from torch import Tensor
 from longca.masks import BlockSparseMask
 from longca.metadata.block_lists import BlockLists
 
-__all__ = ["head_slices", "kept_blocks", "kept_lists", "tile_lists", "unpacked"]
+__all__ = ["VisibleRows", "head_slices", "kept_blocks", "kept_lists", "tile_lists", "unpacked"]
 
 _CHUNK = 2**25  # blocks of several heads that are expanded together, to save memory
+_WORD = 8  # keys in an int64
 
 
 def kept_blocks(mask: BlockSparseMask, device: torch.device) -> Tensor:
@@ -140,3 +141,44 @@ def _touched(kept: Tensor, spans_q: Tensor, spans_k: Tensor) -> tuple[Tensor, Te
     inside = rows[:, :, spans_k[1]] - rows[:, :, spans_k[0]]
     most = (spans_q[1] - spans_q[0])[:, None] * (spans_k[1] - spans_k[0])
     return inside > 0, inside == most
+
+
+class VisibleRows:
+    """The rows of a block-sparse mask on a device.
+
+    Args:
+        mask: The mask.
+        device: The device for its bits and the rows.
+    """
+
+    def __init__(self, mask: BlockSparseMask, device: torch.device) -> None:
+        self._q_bounds = mask.q_bounds
+        self._bits = torch.from_numpy(mask.bits.copy()).to(device)  # PyTorch warns of read-only memory
+        self._keys, self._key_blocks = mask.seqlen_k, len(mask.k_bounds) - 1
+        padding = -mask.seqlen_k % _WORD
+        self._block_of_key = torch.nn.functional.pad(_owners(np.diff(mask.k_bounds), device), (0, padding))
+
+    def __call__(self, first: int, last: int, keys: slice | Tensor = slice(None)) -> Tensor:
+        """Whether queries from `first` up to `last` see some keys: bool [mask heads, queries, keys].
+
+        Args:
+            first: The first query.
+            last: The query after the last one.
+            keys: int64 positions of the keys, or a slice of all keys.
+        """
+        begin = int(np.searchsorted(self._q_bounds, first, side="right")) - 1
+        end = int(np.searchsorted(self._q_bounds, last))
+        queries = np.diff(self._q_bounds[begin : end + 1].clip(first, last))
+        kept = unpacked(self._bits[:, begin:end], self._key_blocks)
+        if not self._keys:
+            return kept.new_empty((len(kept), last - first, 0))
+        if isinstance(keys, Tensor):
+            columns = kept.index_select(2, self._block_of_key[keys])
+            return columns.index_select(1, _owners(queries, kept.device))
+        words = kept[:, :, self._block_of_key].view(torch.int64)  # rows are copied eight keys at a time, not one by one
+        return words.index_select(1, _owners(queries, kept.device)).view(torch.bool)[..., : self._keys]
+
+
+def _owners(sizes: NDArray[np.int64], device: torch.device) -> Tensor:
+    """The block of each token, from the blocks' sizes: int64 [tokens]."""
+    return torch.from_numpy(np.arange(len(sizes)).repeat(sizes)).to(device)
