@@ -119,9 +119,9 @@ class Noise:
 def own_processes(roots: Iterable[int]) -> set[int]:
     """Processes and their descendants."""
     found = set(roots)
-    for root in tuple(found):
-        with suppress(psutil.Error):
-            found |= {process.pid for process in psutil.Process(root).children(recursive=True)}
+    parents = {process.pid: process.info["ppid"] for process in psutil.process_iter(["ppid"])}
+    while new := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= new
     return found
 
 
