@@ -6,8 +6,7 @@ from longca import masks
 from longca.masks import Form
 from longca.masks.rectangles import rectangles
 from longca_advice.work import merged_layers
-from longca_flashattn.joined_keys import join_keys
-from longca_flashattn.own_rows import alone_on_rows
+from longca_flashattn.layers import alone_on_rows, join_keys
 
 LAYERED = [name for name in masks.PATTERNS if not masks.PATTERNS[name].per_head]
 

@@ -11,7 +11,7 @@ from longca import Device, Problem, masks
 from longca.masks import Form, Slice, SliceMask
 from longca_builtin.naive import Naive
 from longca_flashattn.calls import CallsKernel
-from longca_flashattn.empty_rows import EmptyRows
+from longca_flashattn.layers import EmptyRows
 
 DOCUMENTS = [70, 1, 128, 101]
 PATTERNS = {

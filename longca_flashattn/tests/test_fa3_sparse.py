@@ -13,8 +13,7 @@ from longca.masks import BlockSparseMask
 from longca_builtin.naive import Naive
 from longca_flashattn import fa3_sparse
 from longca_flashattn.fa3_sparse import FlashAttention3Sparse
-from longca_flashattn.page_sizes import joint_lse_bytes, runs_jointly
-from longca_flashattn.pages import joint_pages, make_pages
+from longca_flashattn.pages import joint_lse_bytes, joint_pages, make_pages, runs_jointly
 
 from .paged_operator import PagedOperator
 

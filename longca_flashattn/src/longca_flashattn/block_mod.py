@@ -1,6 +1,6 @@
 """Block-sparse masks inside FlashAttention-4's kernels for sm90: each token's word is made from the bits of its block.
 
-`fragment_mod` explains words. `block_tables` explains the tables whose addresses the kernels receive.
+`fragment_mod` explains words. `fa4_blocks` explains the tables whose addresses the kernels receive.
 """
 
 # mypy: allow-untyped-decorators

@@ -28,10 +28,7 @@ from longca.masks import Form, Mask
 from longca.masks.forms import Varlen, Window
 from longca.masks.rectangles import Rectangle, rectangles
 from longca.parallel.merge import merge_parts
-from longca_flashattn.copies import Copies, make_copies
-from longca_flashattn.empty_rows import EmptyRows
-from longca_flashattn.joined_keys import join_keys
-from longca_flashattn.own_rows import alone_on_rows, has_keys
+from longca_flashattn.layers import Copies, EmptyRows, alone_on_rows, has_keys, join_keys, make_copies
 
 __all__ = ["FORMS", "Call", "CallsKernel", "CallsPlan"]
 

@@ -24,8 +24,7 @@ from longca.kernels.sizes import block_sparse
 from longca.manifests import Problem
 from longca.masks import Form
 from longca_flashattn.fa3 import operators
-from longca_flashattn.page_sizes import runs_jointly
-from longca_flashattn.pages import JointPages, Pages, joint_pages, make_pages
+from longca_flashattn.pages import JointPages, Pages, joint_pages, make_pages, runs_jointly
 
 __all__ = ["FlashAttention3Sparse", "PagesPlan"]
 

@@ -11,8 +11,7 @@ from longca import Problem, masks
 from longca.manifests.devices import current_device
 from longca.masks import Slice, SliceMask
 from longca.testing import verify
-from longca_flashmask.configs import choose
-from longca_flashmask.flashmask import FlashMask
+from longca_flashmask.flashmask import FlashMask, choose
 from longca_triton.checking import both_ways, draw_tensors
 
 pytestmark = [

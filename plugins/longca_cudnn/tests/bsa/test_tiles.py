@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca_cudnn.bsa.tiles import TiledSide, in_tiles
+from longca_cudnn.bsa.kernel import TiledSide, in_tiles
 
 from ..drawn import block_masks, bounds
 

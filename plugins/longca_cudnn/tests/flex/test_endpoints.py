@@ -9,7 +9,7 @@ from hypothesis import given
 
 from longca import masks
 from longca.masks import Form, Slice, SliceMask
-from longca_cudnn.flex.endpoints import blind_queries, count_of, endpoints_of
+from longca_cudnn.flex.kernel import blind_queries, count_of, endpoints_of
 
 from ..drawn import slice_masks
 

@@ -16,7 +16,7 @@ from longca_triton.kernel import FlashPlan
 
 __all__ = ["FlashMaskPlan", "make_plan"]
 
-_PROGRAMS = 2  # that run on a multiprocessor at a time, with the configurations of `configs.py`
+_PROGRAMS = 2  # that run on a multiprocessor at a time, with the configurations of `flashmask.py`
 
 
 @dataclass(eq=False)
