@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from longca.errors import MissingPackageError, RequestError
-from longca.limits import MAX_DOCUMENT_BYTES
 from longca.masks.histogram import MAX_LENGTH, Histogram
 from longca.masks.length_files import JSON_LINES, KEYS, SUFFIXES, LengthList, holds_lengths, read_lengths
 
@@ -216,11 +215,8 @@ def _documents(file: Path, field: str) -> Iterator[str]:
 
 
 def _document(line: bytes, field: str, place: str) -> str:
-    if len(line) > MAX_DOCUMENT_BYTES:
-        raise RequestError(f"{place}: it has more than {MAX_DOCUMENT_BYTES} bytes; split the document")
-    decoded = _decode(line, place)
     try:
-        record = json.loads(decoded)
+        record = json.loads(_decode(line, place))
     except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError
         raise RequestError(f"{place}: not JSON: {error}; write one object a line") from error
     if not isinstance(record, dict):

@@ -161,10 +161,10 @@ def duration_of(cases: Sequence[Case], device: Device, registry: Registry) -> Du
     cases = list(itertools.filterfalse(is_elsewhere(registry, device), cases))
     calls: list[float | None] = []
     unpredicted, refusals = dict[str, None](), list[str]()
-    end = time.monotonic() + _PATIENCE
+    knows, end = is_measured(cases, device), time.monotonic() + _PATIENCE
     for case in itertools.takewhile(lambda _: time.monotonic() < end, _some(cases)):
         try:
-            calls.append(_call(case, device, registry))
+            calls.append(_call(case, device, registry) if knows else None)
         except UnsupportedError as error:
             refusals.append(str(error))
             continue

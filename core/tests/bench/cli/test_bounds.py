@@ -179,7 +179,6 @@ def test_files_of_lengths(name, content, said):
         (f'{{"text": {DIGITS}}}', "line 1: not JSON: Exceeds the limit"),
         ("[" * 100_000, "line 1: not JSON: maximum recursion depth"),
         ('{"' + "k" * 100_000 + '": 1}', "field 'text' is not among"),
-        (sparse(limits.MAX_DOCUMENT_BYTES + 2), "line 1: it has more than 16777216 bytes; split the document"),
     ],
 )
 def test_corpora(content, said):

@@ -3,7 +3,6 @@ import json
 import pytest
 
 from longca.errors import RequestError, UnknownNameError
-from longca.masks import PATTERNS
 from longca_bench.suites.suite import builtin_suites, load_suite
 
 GOOD = """
@@ -29,20 +28,6 @@ def test_builtin():
     suite = load_suite("quick")
     assert suite.name == "quick"
     assert suite.sweep[0].patterns == ("*",)
-
-
-def test_dense_is_the_papers_matrix():
-    suite = load_suite("dense")
-    static = {name for name, pattern in PATTERNS.items() if not pattern.per_head}
-    assert "dense" in builtin_suites()
-    for seqlen in (1024, 2048, 4096, 8192, 16384, 32768, 49152, 65536, 131072, 524288):
-        sweeps = [sweep for sweep in suite.sweep if seqlen in sweep.seqlens]
-        patterns = [pattern for sweep in sweeps for pattern in sweep.patterns]
-        assert sorted(patterns) == sorted(static), "each pattern once at each length"
-        for sweep in sweeps:
-            assert set(suite.distributions) | {"sdpa"} <= set(sweep.kernels)
-            assert ("naive" in sweep.kernels) == (seqlen <= 16384)
-            assert sweep.heads == (("64:8", "64:64") if seqlen < 524288 else ("64:8",))
 
 
 def test_digest_changes_with_what_it_says(tmp_path):
