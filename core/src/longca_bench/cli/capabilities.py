@@ -142,7 +142,7 @@ def _print(
 def _explain(registry: Registry, question: Question, matrix: Matrix) -> None:
     from longca.masks import get_pattern
     from longca_bench.reports.capabilities import Reach, examine
-    from longca_bench.reports.explanation import print_explanation
+    from longca_bench.reports.capability_table import print_explanation
     from longca_bench.reports.text import console
 
     ((kernel, name),) = matrix

@@ -35,26 +35,26 @@ def doctor(
     can be trusted.
     """
     from longca.manifests.devices import current_device
+    from longca_bench.reports import machine
     from longca_bench.reports.capabilities import Question
-    from longca_bench.reports.machine import find_kernels, find_machine, find_plugins, find_software
 
     registry = open_registry(context, no_plugin)
     found = {
-        "machine": list(find_machine()),
-        "software": list(find_software()),
-        "plugins": list(find_plugins(registry)),
-        "kernels": list(find_kernels(registry, Question(current_device()))),
+        "machine": list(machine.find_machine()),
+        "software": list(machine.find_software()),
+        "plugins": list(machine.find_plugins(registry)),
+        "kernels": list(machine.find_kernels(registry, Question(current_device()))),
     }
     measured: dict[str, Any] = {}
     if not no_timing:
-        found["timing"], measured = _timing()
-        found["peers"], copies = _peers()
-        measured |= copies
+        typer.echo("timing the same work twice, which takes 10 to 20 seconds; --no-timing leaves it out", err=True)
+        found["timing"], times = machine.measure_timing()
+        found["peers"], copies = machine.measure_peers()
+        measured = times | copies
     if as_json:
         print_json({**{name: [asdict(fact) for fact in facts] for name, facts in found.items()}, **measured})
         return
-    from longca_bench.reports.reasons import by_reason
-    from longca_bench.reports.text import console, safe
+    from longca_bench.reports.text import by_reason, console, safe
 
     out = console()
     for name, facts in found.items():
@@ -67,41 +67,6 @@ def doctor(
     for command, kernels in commands.items():
         out.print(f"  [yellow]{safe(command)}[/]", soft_wrap=True)
         out.print(f"    brings {safe(', '.join(kernels))}")
-
-
-def _timing() -> tuple[list[Fact], dict[str, Any]]:
-    """The facts of two runs of the same work, and their numbers for JSON."""
-    from longca.errors import LongCAError
-    from longca.manifests.devices import current_device
-    from longca_bench.measuring.repeatability import measure_repeatability
-    from longca_bench.reports.machine import Fact
-    from longca_bench.reports.timing_facts import find_governor, find_timing
-
-    typer.echo("timing the same work twice, which takes 10 to 20 seconds; --no-timing leaves it out", err=True)
-    facts = [find_governor()]
-    try:
-        runs = measure_repeatability(list(dict.fromkeys(("cpu", current_device().kind))))
-    except LongCAError as error:
-        return [*facts, Fact("timing", str(error), False)], {"repeatability": {}}
-    facts += [fact for kind, found in runs.items() for fact in find_timing(kind, found)]
-    return facts, {"repeatability": {kind: found.as_json() for kind, found in runs.items()}}
-
-
-def _peers() -> tuple[list[Fact], dict[str, Any]]:
-    """The facts of copies between GPUs, and their numbers for JSON."""
-    from longca.errors import LongCAError
-    from longca.manifests.devices import cuda_devices
-    from longca_bench.measuring.peer_access import measure_peer_access
-    from longca_bench.reports.machine import Fact
-    from longca_bench.reports.peer_facts import find_peers, no_peers
-
-    if len(gpus := cuda_devices()) < 2:
-        return [no_peers(len(gpus))], {"peer_access": None}
-    try:
-        found = measure_peer_access()
-    except LongCAError as error:
-        return [Fact("peer access", str(error), False)], {"peer_access": None}
-    return list(find_peers(found)), {"peer_access": found.as_json()}
 
 
 def _table(facts: Iterable[Fact]) -> Table:

@@ -6,23 +6,24 @@ others. The cell names the value that works.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from typing import Any
 
-from longca.manifests import Device, KernelManifest, Problem, Verdict
+from longca.manifests import Device, KernelManifest, Problem, Reason, Verdict
 from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
 from longca.manifests.verified import Standing, standing
 from longca.masks import Pattern
 from longca.plugins import Registry
 
-__all__ = ["GQA", "HEAD_DIM", "MHA", "Cell", "Question", "Reach", "examine"]
+__all__ = ["GQA", "HEAD_DIM", "MHA", "Cell", "Question", "Reach", "examine", "installs"]
 
 GQA, MHA = (64, 8), (8, 8)
 HEAD_DIM, OTHER_HEAD_DIM = 128, 64
+_INSTALL = "Install it: "  # the beginning of the advice for a missing package
 _DTYPES: tuple[DType, ...] = ("bfloat16", "float16", "float32", "float64")
 
 
@@ -206,3 +207,9 @@ def _offers_apart(manifest: KernelManifest, kind: str) -> tuple[KernelManifest, 
         return ()
     offers = sorted(manifest.offers, key=lambda offer: not offer.runs_on(kind))
     return tuple(manifest.model_copy(update={"offers": (offer,)}) for offer in offers)
+
+
+def installs(reasons: Iterable[Reason]) -> tuple[str, ...]:
+    """The commands that install missing packages, each once."""
+    advice = (reason.advice for reason in reasons if reason.code == "package")
+    return tuple(dict.fromkeys(text.removeprefix(_INSTALL) for text in advice if text.startswith(_INSTALL)))

@@ -1,4 +1,4 @@
-"""The matrix of kernels and patterns in a terminal, its legend, and the reasons below it."""
+"""Capabilities in a terminal: the matrix of kernels and patterns, the reasons below it, and one cell explained."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from longca.manifests import KernelManifest, Reason, StrategyManifest
+from longca.manifests import KernelManifest, Offer, Reason, StrategyManifest
 from longca.manifests.verified import Standing
-from longca_bench.reports.capabilities import HEAD_DIM, Cell, Question, Reach
-from longca_bench.reports.reasons import by_reason, installs
-from longca_bench.reports.text import marks, printable, safe
+from longca_bench.reports.capabilities import HEAD_DIM, Cell, Question, Reach, installs
+from longca_bench.reports.text import by_reason, marks, printable, safe
 
-__all__ = ["Matrix", "abbreviations", "print_matrix", "print_notes", "print_strategies"]
+__all__ = ["Matrix", "abbreviations", "print_explanation", "print_matrix", "print_notes", "print_strategies"]
 
 Matrix = Mapping[tuple[str, str], Sequence[Cell]]
 """The cells of each kernel and pattern, one for each direction listed."""
@@ -189,3 +188,72 @@ def _detours(cells: Iterable[Cell], question: Question) -> Iterable[str]:
     for value, patterns in found.items():
         where = "" if len(patterns) == total else f", for {', '.join(dict.fromkeys(patterns))}"
         yield f"takes {value}{where}"
+
+
+def print_explanation(
+    console: Console,
+    kernel: str,
+    pattern: str,
+    question: Question,
+    cells: Sequence[Cell],
+    alternatives: Mapping[str, Sequence[str]],
+) -> None:
+    """Prints the reasons why a kernel takes a pattern or not.
+
+    Args:
+        console: The console.
+        kernel: The kernel's name.
+        pattern: The pattern's name.
+        question: The question.
+        cells: One cell for each direction asked.
+        alternatives: Other kernels that run the pattern here, by direction.
+    """
+    console.print(f"[bold]{safe(kernel)}[/] on [bold]{safe(pattern)}[/]")
+    console.print(f"[dim]{safe(question.device)}\n{question.describe()}[/]\n")
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    told: list[str] = []
+    for cell in cells:
+        direction = cell.problem.direction
+        mark = marks()[0] if cell.reach is Reach.HERE else marks()[1]
+        here = ", verified on this machine" if cell.standing is Standing.VERIFIED_HERE else ""
+        grid.add_row(f"[bold]{direction}[/]", f"{mark} {cell.reach.meaning}{here}")
+        details = _details(cell)
+        again = "covered by the same offer" if cell.verdict.offer else "for the same reasons"
+        for line in [again] if details == told else details:
+            grid.add_row("", safe(line))
+        told = details
+        others = ", ".join(alternatives[direction]) or "no other kernel"
+        grid.add_row("", f"[dim]{'also' if cell.reach is Reach.HERE else 'instead'}:[/] {safe(others)}")
+    console.print(grid)
+
+
+def _details(cell: Cell) -> list[str]:
+    offer, problem = cell.verdict.offer, cell.problem
+    if offer is None:
+        return [str(reason) for reason in cell.verdict.reasons]
+    heads = f"{problem.heads_q}:{problem.heads_kv} heads"
+    asked = f"asked in {problem.dtype}, {heads}, head dimension {problem.head_dim}"
+    return [asked, "covered by the offer:", *(f"  {line}" for line in describe_offer(offer))]
+
+
+def describe_offer(offer: Offer) -> list[str]:
+    """The lines that describe an offer."""
+    most = f", at most {offer.most}" if offer.most else ""
+    blocks = f", blocks of {', '.join(map(str, offer.block_sizes))}" if offer.block_sizes else ""
+    dims = ", ".join(map(str, offer.head_dims)) if offer.head_dims else _dim_rule(offer)
+    devices = [
+        *(["CPU"] if offer.cpu else []),
+        *([f"compute capability {offer.verified_on}"] if offer.verified_on else []),
+        *([f"compute capability {offer.expected_on} (expected)"] if offer.expected_on else []),
+    ]
+    return [
+        f"form {offer.form}{most}{blocks}, whose metadata grows as {offer.metadata}",
+        f"dtypes {', '.join(offer.dtypes)}; head dimensions {dims}; {'GQA and MHA' if offer.gqa else 'MHA alone'}",
+        f"on {' and '.join(devices)}; {'' if offer.deterministic else 'not '}deterministic",
+        f"log-sum-exp of its backward: {offer.backward}",
+    ]
+
+
+def _dim_rule(offer: Offer) -> str:
+    limit = f"up to {offer.max_head_dim}" if offer.max_head_dim else "of any size"
+    return limit if offer.head_dim_multiple == 1 else f"{limit}, multiples of {offer.head_dim_multiple}"

@@ -1,4 +1,4 @@
-"""Facts about this machine: hardware, software, plugins and kernels. None of them is imported."""
+"""Facts about this machine: hardware, software, plugins, kernels, timing, and copies between GPUs."""
 
 from __future__ import annotations
 
@@ -9,19 +9,37 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import requires
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import Requirement
 
 from longca.discovery import CORE
+from longca.errors import LongCAError
 from longca.manifests import installed_version, missing
-from longca.manifests.devices import cpu_device, cuda_devices, driver_version
+from longca.manifests.devices import cpu_device, cuda_devices, current_device, driver_version
 from longca.manifests.problem import Direction
 from longca.masks import PATTERNS
 from longca.plugins import Registry
-from longca_bench.reports.capabilities import Cell, Question, Reach, examine
-from longca_bench.reports.reasons import installs
+from longca_bench.reports.capabilities import Cell, Question, Reach, examine, installs
+from longca_bench.reports.comparison import verdict
+from longca_bench.reports.words import brief_percent, ratio_text
 
-__all__ = ["Fact", "find_kernels", "find_machine", "find_plugins", "find_software"]
+if TYPE_CHECKING:
+    from longca_bench.measuring.peer_access import PeerAccess
+    from longca_bench.measuring.repeatability import Repeatability
+
+__all__ = ["Fact", "find_kernels", "find_machine", "find_plugins", "find_software", "measure_peers", "measure_timing"]
+
+_CPUS = Path("/sys/devices/system/cpu")
+#: Share that equal results may differ by on a machine that is trusted for timing.
+_TRUSTED = 0.05
+#: Share of the median bandwidth below which a pair of GPUs is slow.
+_SLOW = 0.8
+_TURNS = "`longca run --ab A B` lets two kernels take turns, so that both meet the same noise"
+_QUIET = "end other processes and let a hot machine cool down, or measure with `longca run --wait-idle 60`"
+_COLLECTIVES = "strategies move tensors by collectives here"
 
 
 @dataclass(frozen=True)
@@ -126,3 +144,86 @@ def _hindered(kernel: str, nearest: Cell) -> Fact:
     found = "; ".join(f"{reason.offered.removeprefix(f'{kernel} ')}, and {reason.asked}" for reason in reasons)
     advice = " ".join(dict.fromkeys(reason.advice for reason in reasons if reason.advice))
     return Fact(kernel, found, False if lacks else None, advice, installs(reasons))
+
+
+def measure_timing() -> tuple[list[Fact], dict[str, Any]]:
+    """The facts of two runs of the same work, and their numbers for JSON."""
+    from longca_bench.measuring.repeatability import measure_repeatability
+
+    found = governors(_CPUS)
+    advice = "fixed frequencies make times alike: sudo cpupower frequency-set --governor performance"
+    words = f"governor {', '.join(sorted(found))}" if found else "the system does not tell how it chooses frequencies"
+    facts = [Fact("frequency", words, True if found == {"performance"} else None, advice if found else "")]
+    try:
+        runs = measure_repeatability(list(dict.fromkeys(("cpu", current_device().kind))))
+    except LongCAError as error:
+        return [*facts, Fact("timing", str(error), False)], {"repeatability": {}}
+    facts += [fact for kind, found in runs.items() for fact in find_timing(kind, found)]
+    return facts, {"repeatability": {kind: found.as_json() for kind, found in runs.items()}}
+
+
+def governors(cpus: Path) -> set[str]:
+    """The policies by which the system chooses the frequencies of the allowed cores. Empty where it does not tell.
+
+    Args:
+        cpus: The folder in which the system describes each core.
+    """
+    files = (cpus / f"cpu{core}/cpufreq/scaling_governor" for core in os.sched_getaffinity(0))
+    return {file.read_text("ascii").strip() for file in files if file.exists()}
+
+
+def find_timing(kind: str, found: Repeatability) -> Iterator[Fact]:
+    """Whether times on a device can be trusted, by two runs of the same work.
+
+    Args:
+        kind: `cpu` or `cuda`.
+        found: The two runs.
+    """
+    name, ratio = {"cpu": "CPU", "cuda": "GPU"}[kind], found.ratio
+    needed = f"results must differ by more than {brief_percent(found.needed)} to mean something on this machine"
+    ends = f"95 % interval {ratio_text(ratio.low)}–{ratio_text(ratio.high)}"
+    equal = f"of two equal runs A and B, A took {ratio_text(ratio.value)} times as long as B, {ends}: {verdict(ratio)}"
+    yield Fact(f"{name} timing", f"{needed}; {equal}", found.needed <= _TRUSTED, _TURNS)
+    why = found.why
+    yield Fact(f"{name} noise", "; ".join(why) or "nothing disturbed the runs", not why, _QUIET)
+
+
+def measure_peers() -> tuple[list[Fact], dict[str, Any]]:
+    """The facts of copies between GPUs, and their numbers for JSON."""
+    from longca_bench.measuring.peer_access import measure_peer_access
+
+    if len(gpus := cuda_devices()) < 2:
+        here = f"{'one GPU' if gpus else 'no GPU'} is here, and copies between GPUs need two"
+        return [Fact("peer access", here, None)], {"peer_access": None}
+    try:
+        found = measure_peer_access()
+    except LongCAError as error:
+        return [Fact("peer access", str(error), False)], {"peer_access": None}
+    return list(find_peers(found)), {"peer_access": found.as_json()}
+
+
+def find_peers(found: PeerAccess) -> Iterator[Fact]:
+    """The access and the bandwidths from each GPU to the others, and whether symmetric memory works.
+
+    Args:
+        found: The measurement.
+    """
+    rates = [rate for row in found.bandwidths for rate in row if rate is not None]
+    usual = median(rates) if rates else 0.0
+    for gpu, (reaches, row) in enumerate(zip(found.reaches, found.bandwidths, strict=True)):
+        words = ", ".join(
+            f"to {other}: {'no access' if rate is None else f'{rate:.0f} GB/s'}"
+            for other, rate in enumerate(row)
+            if other != gpu
+        )
+        slow = any(rate is not None and rate < _SLOW * usual for rate in row)
+        advice = "" if all(reaches) else f"without access to peers, {_COLLECTIVES}"
+        yield Fact(
+            f"copies of GPU {gpu}",
+            words,
+            all(reaches) and not slow,
+            advice or "some pairs are slower; see nvidia-smi topo -m",
+        )
+    works = not found.symmetric
+    what = "two processes write into each other's GPU" if works else found.symmetric
+    yield Fact("symmetric memory", what, works, f"without it, {_COLLECTIVES}")

@@ -6,10 +6,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from longca.manifests.verdict import paragraph
-from longca_bench.reports.reasons import by_reason
 from longca_bench.reports.table import Head, Table, table
 from longca_bench.reports.terminal import print_tables
-from longca_bench.reports.text import printable
+from longca_bench.reports.text import by_reason, printable
 from longca_bench.reports.words import counted, memory_unit, throughput_unit, time_text
 
 if TYPE_CHECKING:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 
 from rich.console import Console
 from rich.markup import escape
 
 from longca.plain_text import printable
 
-__all__ = ["console", "marks", "printable", "safe"]
+__all__ = ["by_reason", "console", "marks", "printable", "safe"]
 
 
 def safe(text: object) -> str:
@@ -29,3 +30,20 @@ def marks() -> tuple[str, str, str]:
     except (UnicodeEncodeError, LookupError):
         return "ok", "NO", "."
     return "✓", "✗", "·"
+
+
+def by_reason(said: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """The names of each reason.
+
+    Args:
+        said: Names, each with a sentence. A sentence that begins with its own name is the same reason as another.
+
+    Returns:
+        Names by the sentence without a name.
+    """
+    found: dict[str, list[str]] = {}
+    for name, sentence in said:
+        names = found.setdefault(sentence.removeprefix(f"{name} "), [])
+        if name not in names:
+            names.append(name)
+    return found

@@ -8,7 +8,7 @@ import torch
 from longca.errors import LongCAError
 from longca_bench.measuring import peer_access
 from longca_bench.measuring.peer_access import PeerAccess, bandwidths, measure_peer_access
-from longca_bench.reports.peer_facts import find_peers, no_peers
+from longca_bench.reports.machine import find_peers
 
 #: Three GPUs, of which the last two have no access to each other.
 REACHES = [[True, True, True], [True, True, False], [True, False, True]]
@@ -42,12 +42,6 @@ def test_a_pair_without_access_and_a_slow_pair_are_told():
     assert second.found == "to 0: 380 GB/s, to 2: no access"
     assert "by collectives" in second.advice
     assert (shared.ok, shared.found) == (False, "it is not permitted")
-
-
-@pytest.mark.parametrize(("gpus", "said"), [(0, "no GPU is here"), (1, "one GPU is here")])
-def test_one_gpu_has_no_peers(gpus, said):
-    assert no_peers(gpus).ok is None
-    assert said in no_peers(gpus).found
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about a machine without GPUs")

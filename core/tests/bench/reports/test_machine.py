@@ -1,10 +1,7 @@
 """Facts about timing, by runs whose samples are known."""
 
-import pytest
-
 from longca_bench.measuring.repeatability import Repeatability
-from longca_bench.reports import timing_facts
-from longca_bench.reports.timing_facts import find_governor, find_timing
+from longca_bench.reports.machine import find_timing, governors
 
 QUIET, BUSY = {"busy": False, "why": ""}, {"busy": True, "why": "2.3 cores of other processes"}
 
@@ -32,22 +29,11 @@ def test_a_noisy_machine_is_not_trusted_and_its_neighbour_is_named():
     assert "--wait-idle" in noise.advice
 
 
-@pytest.mark.parametrize(
-    ("found", "ok", "said"),
-    [
-        ([], None, "does not tell"),
-        (["performance"], True, "governor performance"),
-        (["powersave", "performance"], None, "governor performance, powersave"),
-    ],
-)
-def test_the_governor_is_that_of_the_allowed_cores(tmp_path, monkeypatch, found, ok, said):
-    monkeypatch.setattr(timing_facts, "_CPUS", tmp_path)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(1, 3))
-    for core, governor in enumerate(["ondemand", *found]):
+def test_the_governor_is_that_of_the_allowed_cores(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(1, 4))
+    for core, governor in enumerate(["ondemand", "powersave", "performance"]):
         folder = tmp_path / f"cpu{core}/cpufreq"
         folder.mkdir(parents=True)
         folder.joinpath("scaling_governor").write_text(f"{governor}\n")
-    fact = find_governor()
-    assert fact.ok is ok
-    assert said in fact.found
-    assert ("cpupower" in fact.advice) == bool(found)
+    assert governors(tmp_path) == {"powersave", "performance"}
+    assert governors(tmp_path / "nothing") == set()
