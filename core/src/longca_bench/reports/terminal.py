@@ -17,6 +17,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["print_summary", "print_tables", "print_view", "stacked"]
 
 _GAP, _LEAST = 2, 16  # columns between two columns of a table, and the least width of a column of sentences
+_AT_ONCE = 500  # lines that rich prints at once, which is faster than one by one
 _MOST = 4  # lines that a sentence may take in one row; a longer one stands better in a list
 _STYLES = {Mark.BEST: "bold green", Mark.FAILED: "red", Mark.QUIET: "dim", Mark.ASIDE: "italic", Mark.NONE: ""}
 
@@ -74,8 +76,9 @@ def print_tables(console: Console, tables: Iterable[Table]) -> None:
         if table.title:
             console.print(Text(printable(table.title), style="bold"))
         form, widths, remarks = _fitted(_printable(table, starred), console.width)
-        for line in _lines(form, widths) if widths else _lists(form, console.width):
-            console.print(line, soft_wrap=True, crop=False)
+        lines = _lines(form, widths) if widths else _lists(form, console.width)
+        while some := list(islice(lines, _AT_ONCE)):
+            console.print(Text("\n").join(some), soft_wrap=True, crop=False)
         best = starred and any(cell.mark is Mark.BEST for row in form.rows for cell in row)
         for note in (*table.notes, *(["* the best"] if best else []), *remarks):
             console.print(Text(printable(note), style="dim"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any, Literal
@@ -186,35 +186,43 @@ class _Grid:
         view, frame = self.view, self.frame
         if frame.empty:
             return []
-        lines = frame.drop_duplicates("_line").sort_values("_line", kind="stable")
+        # Rows of pandas are slow one by one, and a run of 100,000 records has thousands of tables.
+        lines: dict[int, list[dict[str, Any]]] = {}
+        names = ["_table", "_line", *view.keys, *view.tables]
+        first = frame.drop_duplicates("_line").sort_values("_line", kind="stable")
+        for line in first[list(dict.fromkeys(names))].to_dict("records"):
+            lines.setdefault(line["_table"], []).append(line)
+        columns: dict[int, dict[int, str]] = {}
         spread = frame[self.shown].drop_duplicates(["_table", "_column"]).sort_values("_column", kind="stable")
-        columns = dict(list(spread.groupby("_table")[["_column", *view.across]]))
-        several = frame.groupby("_table")[list(view.varying)].nunique(dropna=False) > 1 if view.varying else None
+        for number, place, *values in spread[["_table", "_column", *view.across]].itertuples(index=False, name=None):
+            columns.setdefault(number, {})[place] = _words(view.across, values)
+        several = frame.groupby("_table")[list(view.varying)].nunique(dropna=False) if view.varying else None
+        counts = {} if several is None else several.to_dict("index")
         found = []
-        for number, part in lines.groupby("_table", sort=False):
+        for number, part in lines.items():
             if number in columns:
-                varying = [name for name in view.varying if several is not None and several.loc[number, name]]
+                varying = {name for name, count in counts.get(number, {}).items() if count > 1}
                 found.append(self._table(part, columns[number], varying))
         return [each for each in found if each.rows]
 
-    def _table(self, part: DataFrame, spread: DataFrame, varying: Sequence[str]) -> Table:
+    def _table(self, lines: Sequence[Mapping[str, Any]], names: Mapping[int, str], varying: Collection[str]) -> Table:
         view = self.view
-        shown = [name for name in view.keys if name in view.rows or name in varying]
-        names = {number: _words(view.across, values) for number, *values in spread.itertuples(index=False, name=None)}
+        shown = [column(name) for name in view.keys if name in view.rows or name in varying]
         rows = []
-        for line, *about in part[["_line", *shown]].itertuples(index=False, name=None):
+        for about in lines:
+            line = about["_line"]
             cells = list(self._spread_cells(line, names) if view.across else self._plain_cells(line))
             is_measured = view.failures or any((line, number) in self.measured for number in names)
             if is_measured and any(cell.text for cell in cells):
-                first = [_cell(value, column(name).format) for name, value in zip(shown, about, strict=True)]
+                first = [_cell(about[each.name], each.format) for each in shown]
                 beside = zip(view.beside, self.beside, strict=True)
                 rows.append((*first, *(_figure(value, found.get(line)) for value, found in beside), *cells))
         heads = [
-            *(self._head(column(name)) for name in shown),
+            *map(self._head, shown),
             *(self._value_head(value) for value in view.beside),
             *(self._spread_heads(names) if view.across else map(self._value_head, view.values)),
         ]
-        texts = {name: _cell(part[name].iloc[0], column(name).format).text for name in view.tables}
+        texts = {name: _cell(lines[0][name], column(name).format).text for name in view.tables}
         made = Table(tuple(heads), tuple(rows), view.title.format_map(texts), view.notes)
         made = made.only([place for place in range(len(heads)) if any(row[place].text for row in rows)])
         return _with_mean(made) if view.mean and rows else made

