@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from longca.errors import RequestError
 from longca.limits import MAX_GIB, MAX_SECONDS
 from longca_bench.cli.mask_options import PANEL, MaskOptions, say_lengths, takes_mask
 from longca_bench.cli.options import (
@@ -16,17 +17,19 @@ from longca_bench.cli.options import (
     NoPlugin,
     chosen_device,
     chosen_directions,
+    count_workers,
     finite,
     open_registry,
 )
 from longca_bench.cli.progress import say_duration
 from longca_bench.cli.run_advised import advised, print_advised
-from longca_bench.cli.run_kernels import ChosenKernels
-from longca_bench.cli.run_ranks import check_ranks, in_its_place
-from longca_bench.cli.run_request import Described, Request
+from longca_bench.cli.run_request import ChosenKernels, Described, Request, chosen_suite
 from longca_bench.measuring.options import DEADLINE, Options, let_threads_sleep
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from longca.manifests import Device
     from longca.plugins import Registry
     from longca_bench.measuring.outcome import Outcome
     from longca_bench.ranks.leader import Leader
@@ -177,11 +180,10 @@ def run(
         check_dtype(each)
     problem = Described(described, tuple(head_dim or ()), tuple(dtype or ()))
     wanted = Request(suite, selection, problem, options, *about)
-    in_its_place(wanted, lambda leader: _run(wanted, open_registry(context, no_plugin), leader))
+    _in_its_place(lambda leader: _run(wanted, open_registry(context, no_plugin), leader))
 
 
 def _run(wanted: Request, registry: Registry, leader: Leader | None) -> None:
-    from longca_bench.cli.run_suite import chosen_suite
     from longca_bench.suites.cases import absent, expand
     from longca_bench.suites.duration import duration_of
     from longca_bench.suites.tasks import takes
@@ -189,7 +191,7 @@ def _run(wanted: Request, registry: Registry, leader: Leader | None) -> None:
     ranks = wanted.nproc if leader is None else leader.size
     suite, selection = chosen_suite(wanted, ranks)
     where = chosen_device(wanted.device)
-    check_ranks(wanted, where, ranks)
+    _check_ranks(wanted, where, ranks)
     leads = wanted.dry_run or leader is not None or ranks is None
     outcomes: list[Outcome] = []
     if wanted.recommended is not None and leads:
@@ -221,3 +223,33 @@ def _run(wanted: Request, registry: Registry, leader: Leader | None) -> None:
         from longca_bench.cli.run_measure import measure
 
         measure(wanted, suite, cases, where, registry, leader, outcomes)
+
+
+def _in_its_place(lead: Callable[[Leader | None], None]) -> None:
+    """Does the part of this process. In a job the first process leads, and the others supervise their ranks."""
+    from longca_bench.ranks.job import current_job
+
+    job = current_job()
+    if job is not None and job.rank > 0:
+        from longca_bench.ranks.member import follow
+
+        follow(job)
+        return
+    if job is None:
+        lead(None)
+        return
+    from longca_bench.ranks.leader import leading
+
+    with leading(job) as leader:
+        lead(leader)
+
+
+def _check_ranks(wanted: Request, where: Device, ranks: int | None) -> None:
+    """Refuses options that do not go with ranks."""
+    if ranks is None:
+        return
+    if wanted.ab:
+        raise RequestError("--ab lets two kernels take turns on one device; leave it out, or --nproc and torchrun")
+    here = count_workers(where)
+    if wanted.nproc is not None and where.kind == "cuda" and wanted.nproc > here:
+        raise RequestError(f"--nproc {wanted.nproc} needs as many GPUs, and {here} are visible. Take --nproc {here}")

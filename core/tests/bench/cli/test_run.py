@@ -3,10 +3,7 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from longca_bench.cli import run as command
-from longca_bench.cli.app import app
 from longca_bench.cli.run_measure import run_folder
 
 BRACKETS = """
@@ -172,11 +169,3 @@ def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(monkeypatc
         found.append(run_folder(None, "quick", resume=False))
     assert not found[-1].exists()
     assert len(set(found)) == 4
-
-
-@pytest.mark.parametrize(("options", "seconds"), [([], 0), (["--wait-idle", "7.5"], 7.5)])
-def test_a_run_may_wait_for_a_quiet_machine(monkeypatch, options, seconds):
-    wanted = []
-    monkeypatch.setattr(command, "in_its_place", lambda request, lead: wanted.append(request))
-    assert CliRunner().invoke(app, ["run", "quick", *options]).exit_code == 0
-    assert wanted[0].options.wait_idle == seconds

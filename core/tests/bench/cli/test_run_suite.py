@@ -5,8 +5,7 @@ import pytest
 from longca.errors import RequestError
 from longca.masks import PATTERNS, get_pattern
 from longca_bench.cli.mask_options import MaskOptions
-from longca_bench.cli.run_request import Described, Request
-from longca_bench.cli.run_suite import chosen_suite
+from longca_bench.cli.run_request import Described, Request, chosen_suite
 from longca_bench.measuring.options import Options
 from longca_bench.suites.cases import Selection
 from longca_bench.suites.suite import load_suite
