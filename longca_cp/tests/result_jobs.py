@@ -104,6 +104,19 @@ def reused(size):
     return len(planned), same
 
 
+def other_settings(size):
+    """The largest error of calls with one mask that differ in the scale of scores, one after another."""
+    mask, mesh, given = masks.build("causal", 40), mesh_of((("ring", size),)), inputs(40, (4, 2), "float64")
+    about = {"strategy": "ring_p2p", "mesh": mesh, "kernel": "naive", "placement": "zigzag"}
+    layout = longca.layout(mask, heads=(4, 2), head_dim=8, dtype="float64", **about)
+    rank, worst = mesh.get_rank(), 0.0
+    mine = [layout.shard(x, rank) for x in given]
+    for scale in (None, 0.5, 0.1, None):
+        results = attend(mask, mine, softmax_scale=scale, **about)
+        worst = max(worst, *errors(results, attend(mask, given, softmax_scale=scale), layout, rank))
+    return worst
+
+
 def without_gradients(size):
     """Whether evaluation gives the same out as training on the same shards, and whether it asked for gradients."""
     mask, mesh = mask_of("causal_document", 60, (("documents", (20, 40)),)), mesh_of((("ring", size),))

@@ -84,6 +84,11 @@ def test_a_plan_is_made_once(world):
 
 
 @sizes(2)
+def test_calls_with_other_settings_have_plans_of_their_own(world):
+    assert all(error <= EXACT for error in world.run("other_settings", 2))
+
+
+@sizes(2)
 def test_evaluation_is_on_the_shards_of_training(world):
     assert world.run("without_gradients", 2) == [(True, False)] * 2
 

@@ -4,7 +4,7 @@ The ranks of a context-parallel group are dealt to windows. Within a window keys
 From window to window they take one hop along the outer ring. This hop begins before the inner ring does, and is hidden
 behind all of its steps. Heads are exchanged along the third axis, as in `usp`. In the backward a window's gradients
 are summed along the inner ring, and these sums along the outer ring, both in float32. Each ring goes its own way
-(`longca_cp.ring_transports`), so that the inner ring may push inside a host while the outer one crosses hosts.
+(`longca_cp.kv_ring`), so that the inner ring may push inside a host while the outer one crosses hosts.
 
 The paper's two placements of ranks, head-first and context-first, are orders of the mesh's dims
 (`longca_cp.layouts.loongtrain`).
@@ -26,8 +26,8 @@ from longca.manifests import Layout, Problem, Transport
 from longca.parallel.merge import Accumulator, Sum
 from longca_cp.exchange import axes_of
 from longca_cp.head_exchange import HeadExchange
+from longca_cp.kv_ring import RingTransport, Round, ring_transport, shown_steps
 from longca_cp.overlap import chunks_around_rings, is_beside
-from longca_cp.ring_transports import RingTransport, Round, ring_transport, shown_steps
 from longca_cp.step_plans import Gradients, Saved, StepPlans, differentiate, plan_steps
 from longca_cp.ulysses import backward_by_heads, forward_by_heads
 

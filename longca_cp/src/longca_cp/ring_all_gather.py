@@ -2,7 +2,7 @@
 
 It gathers only the keys that its queries see, a chunk of heads at a time. While one chunk is computed, the next is on
 its way. The backward gathers them once more and does not keep them. It returns the gradients, which are summed in
-float32. `longca_cp.kv_gather` has the ways that use collectives, and `longca_cp.pushed_gather` the one that pushes.
+float32. `longca_cp.kv_gather` gathers by collectives, and `longca_cp.pushed_gather` by pushes.
 
 Sources: Llama 3 (arXiv 2407.21783, section 3.3.2), and Megatron-LM's all-gather context parallelism.
 """

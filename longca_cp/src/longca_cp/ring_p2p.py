@@ -2,7 +2,7 @@
 
 While a step is computed, the next step's keys arrive. Partial outputs merge by their log-sum-exps. In the backward the
 gradients of keys and values go to the rank of their keys. The gradients of queries stay. All three are summed in
-float32. `longca_cp.ring_transports` has the ways of the keys and of their gradients.
+float32. `longca_cp.kv_ring` moves the keys and their gradients.
 
 Sources: Ring Attention (arXiv 2310.01889), and zhuzilin/ring-flash-attention, which has it on FlashAttention.
 """
@@ -18,8 +18,8 @@ from longca.kernels.base import Kernel
 from longca.manifests import Layout, Problem, Transport
 from longca.parallel.merge import Accumulator, Sum
 from longca_cp.exchange import Axis, axes_of
+from longca_cp.kv_ring import RingTransport, Round, ring_transport, shown_steps
 from longca_cp.overlap import is_beside
-from longca_cp.ring_transports import RingTransport, Round, ring_transport, shown_steps
 from longca_cp.step_plans import Gradients, Saved, StepPlans, plan_steps
 
 __all__ = ["RingP2P", "RingPlan", "ring_backward", "ring_forward"]

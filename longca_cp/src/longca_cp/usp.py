@@ -22,9 +22,9 @@ from longca.kernels.base import Kernel, torch_device
 from longca.manifests import Layout, Problem, Transport
 from longca_cp.exchange import axes_of
 from longca_cp.head_exchange import HeadExchange
+from longca_cp.kv_ring import Round, ring_transport, shown_steps
 from longca_cp.overlap import chunks_around_rings
 from longca_cp.ring_p2p import RingPlan, ring_backward, ring_forward
-from longca_cp.ring_transports import Round, ring_transport, shown_steps
 from longca_cp.step_plans import Gradients, Saved, differentiate, plan_steps
 from longca_cp.ulysses import backward_by_heads, forward_by_heads
 

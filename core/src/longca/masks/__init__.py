@@ -11,7 +11,7 @@ from longca.masks import static_patterns as _static  # registers the static patt
 # isort: split
 from longca.limits import MAX_DENSE_CELLS, MAX_SEQLEN
 from longca.masks import dynamic_patterns as _dynamic
-from longca.masks.algebra import complement, intersection, union
+from longca.masks.algebra import complement, intersection, pack, union
 from longca.masks.block_masks import from_block_mask
 from longca.masks.block_sparse import BlockSparseMask
 from longca.masks.blocks import BlockRuns, Blocks
@@ -20,7 +20,6 @@ from longca.masks.factors import FACTORS
 from longca.masks.forms import Form, Varlen, Window
 from longca.masks.lengths import LengthDistribution, resolve_lengths
 from longca.masks.mask import Admits, Mask
-from longca.masks.packing import pack
 from longca.masks.patterns import PATTERNS, Pattern, build, get_pattern, register
 from longca.masks.sampling import sample
 from longca.masks.slice_mask import SliceMask
