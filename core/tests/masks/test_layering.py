@@ -135,3 +135,9 @@ def test_scattered_chunks_of_a_causal_document_take_one_causal_layer_and_a_stair
     mask = build("causal", 16 * chunks)
     layers = mask.cut([(16 * at + 8, 16 * at + 16) for at in range(chunks)], [(0, mask.seqlen_k)]).layers
     assert len(layers) == 1 + (chunks - 1).bit_length()
+
+
+def test_a_document_that_needs_a_wider_window_has_a_layer_of_its_own():
+    mask = SliceMask([Slice(0, 4, 0, 4, -1, 0), Slice(4, 9, 4, 9, hi=0), Slice(9, 12, 9, 12)], 12, 12)
+    assert len(mask.layers) == 3
+    assert predicates.showings(mask.layers, 12, 12).tolist() == mask.dense().astype(int).tolist()
