@@ -11,7 +11,7 @@ from longca.errors import RequestError
 from longca.manifests.pairs import singles
 from longca.manifests.verdict import paragraph
 from longca_advice.recommend import recommend
-from longca_bench.measuring.outcome import Outcome, Way
+from longca_bench.measuring.outcome import MeasuredChoice, Outcome
 from longca_bench.suites.case import Case
 from longca_bench.suites.cases import expand
 from longca_bench.suites.suite import Suite, Sweep
@@ -91,7 +91,7 @@ def with_cases(problem: Sweep, outcome: Outcome, device: Device, registry: Regis
         UnknownNameError: A kernel or a strategy of the outcome is missing here.
     """
 
-    def known(way: Way) -> Way:
+    def known(way: MeasuredChoice) -> MeasuredChoice:
         suite = Suite(name="problem", version=1, sweep=(_sweep(problem, way),))
         cases = expand(suite, registry.kernels, strategies=registry.strategies, ranks=ranks)
         digests = {str(case.direction): case.digest(str(device)) for case in cases}
@@ -148,18 +148,18 @@ def _chosen(found: Recommendation, problem: Sweep, most: int) -> Outcome:
     any_placement = problem.placements == ("auto",)
     fitting = [choice for choice in found.choices if choice.fits is not False]
     ranked = [choice for choice in fitting if any_placement or choice.placement in problem.placements]
-    ways, left_out = list[Way](), dict[str, str]()
+    ways, left_out = list[MeasuredChoice](), dict[str, str]()
     for choice in ranked:
         if choice.install:
             left_out[choice.title] = " && ".join(choice.install)
         else:
-            ways.append(Way.of_choice(choice))
+            ways.append(MeasuredChoice.of_choice(choice))
         if len(ways) == most:
             break
     if not ways:
         directions = tuple(str(direction) for direction in problem.directions)
         left_out |= {one.kernel: " && ".join(one.install) for one in found.unmeasured if one.install}
-        ways = [Way.of_unmeasured(one, directions) for one in found.unmeasured if not one.install][:most]
+        ways = [MeasuredChoice.of_unmeasured(one, directions) for one in found.unmeasured if not one.install][:most]
     if not ways:
         raise RequestError(_nothing(found, left_out))
     return Outcome(
@@ -183,7 +183,7 @@ def _nothing(found: Recommendation, left_out: dict[str, str]) -> str:
     return f"nothing is recommended on {found.device}: {reasons or 'no choice fits'}. See longca recommend"
 
 
-def _sweep(problem: Sweep, way: Way) -> Sweep:
+def _sweep(problem: Sweep, way: MeasuredChoice) -> Sweep:
     """The sweep that measures a way."""
     about: dict[str, Any] = {"kernels": (way.kernel,)}
     if way.strategy is not None:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from longca_advice.choices import Choice, Unmeasured
 from longca_bench.measuring.records import Record
 
-__all__ = ["Outcome", "Timed", "Way"]
+__all__ = ["MeasuredChoice", "Outcome", "Timed"]
 
 _FROZEN = ConfigDict(frozen=True)  # the JSON form has more, which follows from the rest
 
@@ -55,7 +55,7 @@ class Timed(BaseModel):
         return {**self.model_dump(mode="json"), "error": self.error, "inside": self.inside}
 
 
-class Way(BaseModel):
+class MeasuredChoice(BaseModel):
     """One way to compute a problem, to be measured.
 
     Attributes:
@@ -77,7 +77,7 @@ class Way(BaseModel):
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of_choice(cls, choice: Choice) -> Way:
+    def of_choice(cls, choice: Choice) -> MeasuredChoice:
         """A choice as a way, with its prediction."""
         seconds, proof = choice.seconds, choice.proof
         found = {"forward": seconds.forward, "backward": seconds.backward}
@@ -99,7 +99,7 @@ class Way(BaseModel):
         )
 
     @classmethod
-    def of_unmeasured(cls, one: Unmeasured, directions: tuple[str, ...]) -> Way:
+    def of_unmeasured(cls, one: Unmeasured, directions: tuple[str, ...]) -> MeasuredChoice:
         """A kernel without evidence as a way, without a prediction."""
         times = {name: Timed() for name in (*directions, "total")}
         return cls(kernel=one.kernel, strategy=one.strategy, times=times, notes=(one.why,))
@@ -117,7 +117,7 @@ class Way(BaseModel):
         """Measured seconds of all directions, or None if one of them has no time."""
         return self.times["total"].measured
 
-    def with_records(self, records: Mapping[str, Record]) -> Way:
+    def with_records(self, records: Mapping[str, Record]) -> MeasuredChoice:
         """The way with its measurements.
 
         Args:
@@ -165,12 +165,12 @@ class Outcome(BaseModel):
     ranks: int
     asked: int
     ranked: bool
-    ways: tuple[Way, ...]
+    ways: tuple[MeasuredChoice, ...]
     left_out: dict[str, str] = {}
     notes: tuple[str, ...] = ()
 
     @property
-    def fastest(self) -> Way | None:
+    def fastest(self) -> MeasuredChoice | None:
         """The way that was measured as fastest, or None if no way has all its times."""
         measured = [way for way in self.ways if way.measured is not None]
         return min(measured, key=lambda way: way.measured or 0.0, default=None)

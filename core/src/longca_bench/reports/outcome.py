@@ -13,7 +13,7 @@ from longca_bench.reports.words import mask_name, time_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from longca_bench.measuring.outcome import Outcome, Timed, Way
+    from longca_bench.measuring.outcome import MeasuredChoice, Outcome, Timed
 
 __all__ = ["print_outcomes"]
 
@@ -69,7 +69,7 @@ def _table(outcome: Outcome) -> Table:
     return Table(heads, tuple(rows), _title(outcome))
 
 
-def _shown(way: Way) -> list[tuple[str, Timed]]:
+def _shown(way: MeasuredChoice) -> list[tuple[str, Timed]]:
     """The rows of a way: its directions and their sum, or its only direction."""
     rows = list(way.times.items())
     return rows if len(rows) > 2 else rows[:1]

@@ -13,7 +13,7 @@ from longca_advice.history import append
 from longca_advice.work import work_of
 from longca_bench.measuring import advised
 from longca_bench.measuring.advised import advise, problems, suite_of_ways
-from longca_bench.measuring.outcome import Outcome, Way
+from longca_bench.measuring.outcome import MeasuredChoice, Outcome
 from longca_bench.suites.cases import expand
 from longca_bench.suites.one_problem import problem_suite
 
@@ -117,9 +117,9 @@ def test_ways_know_the_cases_that_measure_them(core, found):
 def test_ranks_get_a_sweep_for_each_way():
     suite = problem_suite("causal", seqlens=[64], strategies=["*"], **SHAPE)
     ways = (
-        Way(kernel="sdpa", strategy="usp", placement="zigzag", mesh="ulysses=2,ring=2"),
-        Way(kernel="naive", strategy="ring_p2p", placement="balanced", mesh="ring=4"),
-        Way(kernel="naive", strategy="ulysses"),
+        MeasuredChoice(kernel="sdpa", strategy="usp", placement="zigzag", mesh="ulysses=2,ring=2"),
+        MeasuredChoice(kernel="naive", strategy="ring_p2p", placement="balanced", mesh="ring=4"),
+        MeasuredChoice(kernel="naive", strategy="ulysses"),
     )
     outcome = Outcome(problem={}, device="cpu", ranks=4, asked=3, ranked=True, ways=ways)
     cases = expand(suite_of_ways(suite, [outcome]), ["naive", "sdpa"], strategies=STRATEGIES, ranks=4)
@@ -141,7 +141,7 @@ def test_a_strategy_without_evidence_gets_the_first_kernel_that_takes_the_proble
 
 def test_a_placement_that_was_asked_for_is_measured_without_evidence_too():
     suite = problem_suite("causal", seqlens=[64], strategies=["*"], placements=["zigzag"], **SHAPE)
-    ways = (Way(kernel="naive", strategy="ring_p2p"),)
+    ways = (MeasuredChoice(kernel="naive", strategy="ring_p2p"),)
     outcome = Outcome(problem={}, device="cpu", ranks=2, asked=3, ranked=False, ways=ways)
     cases = expand(suite_of_ways(suite, [outcome]), ["naive"], strategies=STRATEGIES, ranks=2)
     assert {case.parallel.placement for case in cases} == {"zigzag"}

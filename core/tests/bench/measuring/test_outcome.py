@@ -5,7 +5,7 @@ import json
 import pytest
 
 from longca_advice.choices import Choice, Proof, Seconds, Unmeasured
-from longca_bench.measuring.outcome import Outcome, Timed, Way
+from longca_bench.measuring.outcome import MeasuredChoice, Outcome, Timed
 
 from ..reports.runs import record
 
@@ -24,7 +24,7 @@ def outcome(*ways, ranked=True):
 
 
 def way(kernel, forward=1.0, backward=2.0):
-    predicted = Way.of_choice(choice(kernel, forward, backward))
+    predicted = MeasuredChoice.of_choice(choice(kernel, forward, backward))
     cases = {name: f"{kernel}-{name}" for name in ("forward", "backward")}
     times = {name: time.model_copy(update={"case": cases.get(name)}) for name, time in predicted.times.items()}
     return predicted.model_copy(update={"times": times})
@@ -55,22 +55,22 @@ def test_without_a_prediction_or_an_interval_nothing_is_compared():
 
 
 def test_a_choice_has_the_intervals_that_are_known():
-    both = Way.of_choice(choice("a+b", 1.0, 2.0, intervals=((0.5, 1.5), (1.5, 2.5))))
+    both = MeasuredChoice.of_choice(choice("a+b", 1.0, 2.0, intervals=((0.5, 1.5), (1.5, 2.5))))
     assert (both.kernel, list(both.times)) == ("a+b", ["forward", "backward", "total"])
     assert (both.times["backward"].low, both.times["backward"].high) == (1.5, 2.5)
     assert both.times["total"].predicted == 3.0
-    assert Way.of_choice(choice("a", 1.0, 2.0)).times["forward"].low is None
-    alone = Way.of_choice(choice("a", 1.0))
+    assert MeasuredChoice.of_choice(choice("a", 1.0, 2.0)).times["forward"].low is None
+    alone = MeasuredChoice.of_choice(choice("a", 1.0))
     assert alone.times["forward"] == alone.times["total"] == Timed(predicted=1.0, low=0.9, high=1.1)
     assert "12 measured calls" in alone.notes[0]
     assert alone.notes[1:] == ("outside the evidence: 9 tokens; measured from 1024", "it is a fake")
 
 
 def test_titles_name_what_ranks_share():
-    assert Way(kernel="a").title == "a"
-    assert Way(kernel="a", strategy="ring").title == "a with ring"
+    assert MeasuredChoice(kernel="a").title == "a"
+    assert MeasuredChoice(kernel="a", strategy="ring").title == "a with ring"
     shared = choice("a", 1.0, strategy="usp", mesh="ring=2,ulysses=2", placement="zigzag")
-    assert Way.of_choice(shared).title == shared.title == "a with usp (ring=2,ulysses=2, zigzag)"
+    assert MeasuredChoice.of_choice(shared).title == shared.title == "a with usp (ring=2,ulysses=2, zigzag)"
 
 
 def test_regret_is_of_the_first_choice():
@@ -89,7 +89,7 @@ def test_a_choice_that_fails_has_its_status_and_no_total():
 
 
 def test_what_nothing_ranks_has_no_regret():
-    ways = [Way.of_unmeasured(Unmeasured(name, "no evidence"), ("forward",)) for name in ("a", "b")]
+    ways = [MeasuredChoice.of_unmeasured(Unmeasured(name, "no evidence"), ("forward",)) for name in ("a", "b")]
     ways = [w.model_copy(update={"times": {**w.times, "forward": Timed(case=f"{w.kernel}-forward")}}) for w in ways]
     found = outcome(*ways, ranked=False).with_records(records(a=(2.0, 1.0), b=(1.0, 1.0)))
     assert (found.fastest.kernel, found.regret) == ("b", None)

@@ -5,7 +5,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from longca_bench.measuring.outcome import Outcome, Timed, Way
+from longca_bench.measuring.outcome import MeasuredChoice, Outcome, Timed
 from longca_bench.reports.outcome import print_outcomes
 
 PROBLEM = {
@@ -20,7 +20,9 @@ def timed(predicted=None, measured=None, status="ok"):
 
 def way(kernel, predicted, measured, status="ok"):
     forward = timed(predicted, measured, status)
-    return Way(kernel=kernel, times={"forward": forward, "total": timed(predicted, measured, None)}, notes=("rests",))
+    return MeasuredChoice(
+        kernel=kernel, times={"forward": forward, "total": timed(predicted, measured, None)}, notes=("rests",)
+    )
 
 
 def printed(*ways, ranked=True, **said):
@@ -40,7 +42,7 @@ def test_predicted_beside_measured():
 
 def test_both_directions_have_their_total():
     times = {"forward": timed(1e-3, 1e-3), "backward": timed(2e-3, 2e-3), "total": timed(3e-3, 3e-3, None)}
-    lines = printed(Way(kernel="fa3", times=times)).splitlines()
+    lines = printed(MeasuredChoice(kernel="fa3", times=times)).splitlines()
     assert sum("yes" in line for line in lines) == 3
     assert sum("fa3" in line for line in lines if "yes" in line) == 1
 
