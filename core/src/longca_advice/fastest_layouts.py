@@ -130,7 +130,7 @@ def _exactly(
 def _least(costs: LayoutCosts, kernels: Sequence[str]) -> float | None:
     """A bound of the time of a layout from below, whichever of some kernels compute its steps. None without a time."""
     try:
-        each = [costs.least(kernels, direction) for direction in costs.request.directions] if kernels else [0.0]
+        each = [costs.least(tuple(kernels), direction) for direction in costs.request.directions] if kernels else [0.0]
     except UnsupportedError:
         return None
     known = [seconds for seconds in each if seconds is not None]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, wraps
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,25 @@ _SLICES = 64
 _GENERAL = (Form.ROW_INTERVALS, Form.COLUMN_INTERVALS, Form.LAYERS, Form.VARLEN, Form.DENSE)
 
 
+_Of = TypeVar("_Of")
+_P = ParamSpec("_P")
+
+
+def remembered(method: Callable[_P, _Of]) -> Callable[_P, _Of]:
+    """A method that is called once for equal arguments, which are given by place. Its results end with the instance."""
+
+    @wraps(method)
+    def call(*args: _P.args, **named: _P.kwargs) -> _Of:
+        instance: Any = args[0]
+        found = instance.__dict__.setdefault(f"_{method.__name__}_results", {})
+        if (about := (*args[1:], *named.items())) not in found:
+            found[about] = method(*args, **named)
+        result: _Of = found[about]
+        return result
+
+    return call
+
+
 @dataclass(frozen=True, eq=False)
 class LayoutCosts:
     """One strategy on one mesh with one placement.
@@ -61,14 +80,6 @@ class LayoutCosts:
     links: Links
     layout: Layout
     transport: Transport = Transport.AUTO
-    _calls: dict[str, StrategyCall | None] = field(default_factory=dict)
-    _timelines: dict[tuple[str, str, Role | None], Timeline | None] = field(default_factory=dict)
-    _whole: dict[Role, Problem] = field(default_factory=dict)
-    _rough: dict[tuple[str, str], _Floats | None] = field(default_factory=dict)
-    _calls_in: dict[tuple[Form | None, ...], StepCalls] = field(default_factory=dict)
-    _exact: dict[tuple[str, Role, str], _Floats | None] = field(default_factory=dict)
-    _estimates: dict[tuple[str, Role, str], Estimate | None] = field(default_factory=dict)
-    _least: dict[tuple[tuple[str, ...], str], float | None] = field(default_factory=dict)
 
     @property
     def strategy(self) -> str:
@@ -100,11 +111,10 @@ class LayoutCosts:
         """The queries and keys that meet."""
         return pairs_of(self.layout)
 
+    @remembered
     def whole(self, role: Role) -> Problem:
         """The problem of all ranks for a kernel in a role."""
-        if role not in self._whole:
-            self._whole[role] = of_role(self.request.problem, role)
-        return self._whole[role]
+        return of_role(self.request.problem, role)
 
     @property
     def _has_blocks(self) -> bool:
@@ -129,15 +139,13 @@ class LayoutCosts:
         """Where the ranks are."""
         return Topology(self.layout.axis_sizes, self.links.per_host if self._has_hosts else None)
 
+    @remembered
     def call(self, direction: str) -> StrategyCall | None:
         """The call in a direction, or None if the strategy states no schedule."""
-        if direction not in self._calls:
-            problem: Problem = self.request.problem.in_direction(direction)
-            is_cuda = problem.device.kind == "cuda"
-            schedule = schedule_of(self.request.registry, problem, self.layout, is_cuda, self.moved_by)
-            made = None if schedule is None else StrategyCall(problem, self.layout, schedule, self.topology)
-            self._calls[direction] = made
-        return self._calls[direction]
+        problem: Problem = self.request.problem.in_direction(direction)
+        is_cuda = problem.device.kind == "cuda"
+        schedule = schedule_of(self.request.registry, problem, self.layout, is_cuda, self.moved_by)
+        return None if schedule is None else StrategyCall(problem, self.layout, schedule, self.topology)
 
     def measured(self, direction: str) -> Mapping[str, float]:
         """The measured seconds of this very call in a direction, by kernel. Empty on several hosts."""
@@ -154,6 +162,7 @@ class LayoutCosts:
         )
         return self.links.measured.get(SharedCall(*about, self.strategy, self.mesh, self.placement, pushes), {})
 
+    @remembered
     def timeline(self, kernel: str, direction: str, role: Role | None = None) -> Timeline | None:
         """The breakdown of a direction's time with a kernel, or None without evidence or without a schedule.
 
@@ -166,11 +175,8 @@ class LayoutCosts:
         Raises:
             UnsupportedError: The time of a collective is unknown.
         """
-        key = kernel, direction, role
-        if key not in self._timelines:
-            taken = self.rough(kernel, direction) if role is None else self.exact(kernel, role, direction)
-            self._timelines[key] = None if taken is None else self.takes(direction, taken)
-        return self._timelines[key]
+        taken = self.rough(kernel, direction) if role is None else self.exact(kernel, role, direction)
+        return None if taken is None else self.takes(direction, taken)
 
     def takes(self, direction: str, seconds: _Floats) -> Timeline | None:
         """The breakdown of a direction's time from the seconds of each pair, or None without a schedule.
@@ -183,7 +189,8 @@ class LayoutCosts:
             return None
         return call.takes(self.pairs.seconds(seconds), self.links.network, self.links.rates)
 
-    def least(self, kernels: Sequence[str], direction: str) -> float | None:
+    @remembered
+    def least(self, kernels: tuple[str, ...], direction: str) -> float | None:
         """A bound of a direction's time from below, whichever of some kernels compute the steps.
 
         It counts each pair by its fastest kernel, or is the least measured time. None without evidence or a schedule.
@@ -191,28 +198,21 @@ class LayoutCosts:
         Raises:
             UnsupportedError: The time of a collective is unknown.
         """
-        if (key := (tuple(kernels), direction)) not in self._least:
-            known = [taken for kernel in kernels if (taken := self.rough(kernel, direction)) is not None]
-            timeline = self.takes(direction, np.min(known, axis=0)) if known else None
-            least = None if timeline is None else min([timeline.seconds, *self.measured(direction).values()])
-            self._least[key] = least
-        return self._least[key]
+        known = [taken for kernel in kernels if (taken := self.rough(kernel, direction)) is not None]
+        timeline = self.takes(direction, np.min(known, axis=0)) if known else None
+        return None if timeline is None else min([timeline.seconds, *self.measured(direction).values()])
 
     def slowest(self, kernel: str, direction: str) -> float | None:
         """The seconds that the slowest rank computes by the tiles of the whole mask, or None without evidence."""
         taken = self.rough(kernel, direction)
         return None if taken is None else float(self.pairs.seconds(taken).sum(axis=1).max())
 
+    @remembered
     def rough(self, kernel: str, direction: str) -> _Floats | None:
         """The seconds of each pair by the tiles of the whole mask, or None if the kernel does not take such masks.
 
         A block-sparse mask is cut instead if there are few pairs. Its cuts are quick, and kernels differ by block.
         """
-        if (key := (kernel, direction)) not in self._rough:
-            self._rough[key] = self._find_rough(kernel, direction)
-        return self._rough[key]
-
-    def _find_rough(self, kernel: str, direction: str) -> _Floats | None:
         if self._has_blocks and self.cuts_all and len(self.pairs.parts) > 1:
             found = self.exact(kernel, "forward" if direction == Direction.FORWARD else "backward", direction)
             return None if found is None or np.isinf(found).any() else found
@@ -223,6 +223,7 @@ class LayoutCosts:
             return self._calls_of((form,)).seconds(self.request.costs, self.request.key(kernel, direction))
         return self._tiles.seconds(self.request.costs, self.request.key(kernel, direction), str(form), self.pairs.heads)
 
+    @remembered
     def exact(self, kernel: str, role: Role, direction: str) -> _Floats | None:
         """The seconds of each pair by its cut of the mask, or None without evidence.
 
@@ -235,21 +236,17 @@ class LayoutCosts:
         """
         if not self.cuts_all:
             return self.rough(kernel, direction)
-        if (key := (kernel, role, direction)) not in self._exact:
-            forms = tuple(offer.form if offer else None for offer in self._offers(kernel, role))
-            seconds = self._calls_of(forms).seconds(self.request.costs, self.request.key(kernel, direction))
-            refused = [step is not None and form is None for step, form in zip(self.steps, forms, strict=True)]
-            self._exact[key] = None if seconds is None else np.where(refused, np.inf, seconds)
-        return self._exact[key]
+        forms = tuple(offer.form if offer else None for offer in self._offers(kernel, role))
+        seconds = self._calls_of(forms).seconds(self.request.costs, self.request.key(kernel, direction))
+        refused = [step is not None and form is None for step, form in zip(self.steps, forms, strict=True)]
+        return None if seconds is None else np.where(refused, np.inf, seconds)
 
+    @remembered
     def _calls_of(self, forms: tuple[Form | None, ...]) -> StepCalls:
         """The calls of kernels that take each pair in a form. Kernels share them."""
-        if forms not in self._calls_in:
-            each = list(zip(self.steps, forms, strict=True))
-            made = iter(works_of([(step.concrete_mask, form) for step, form in each if step and form]))
-            works = [next(made) if step and form else None for step, form in each]
-            self._calls_in[forms] = StepCalls.of(works, self.pairs.heads)
-        return self._calls_in[forms]
+        each = list(zip(self.steps, forms, strict=True))
+        made = iter(works_of([(step.concrete_mask, form) for step, form in each if step and form]))
+        return StepCalls.of([next(made) if step and form else None for step, form in each], self.pairs.heads)
 
     def _offers(self, kernel: str, role: Role) -> list[Offer | None]:
         """The offer by which a kernel takes each pair in a role, or None."""
@@ -267,13 +264,9 @@ class LayoutCosts:
                 return verdict
         return None
 
+    @remembered
     def estimate(self, kernel: str, role: Role, direction: str) -> Estimate | None:
         """The estimate of a kernel's largest step, or None without evidence or if all steps are empty."""
-        if (key := (kernel, role, direction)) not in self._estimates:
-            self._estimates[key] = self._find_estimate(kernel, role, direction)
-        return self._estimates[key]
-
-    def _find_estimate(self, kernel: str, role: Role, direction: str) -> Estimate | None:
         if self.largest is None:
             return None
         offer = self.request.resolve(kernel, of_role(self.largest, role)).offer

@@ -63,24 +63,11 @@ def test_unmeasured_naive_comes_last():
     assert chosen(toys=Toys(*(manifest(name, metadata="O(S²)") for name in ("b", "a")))) == "b"
 
 
-def test_the_stated_order_is_named_as_such():
-    choice = choose(problem(), TOYS)
-    assert choice.announcement.startswith("attention: forward_only for causal_document of 1024 tokens: the first valid")
-    assert "`longca run` measures them" in choice.reason
-    assert choice.level == logging.INFO
-
-
 def test_the_cores_own(core):
     assert choose(problem(masks.build("causal", 1024)), core).kernel == "sdpa"
     assert choose(problem(), core).kernel == "sdpa"
     large = masks.build("causal_sliding_window", 2**17, window=9)  # 16 GiB as a dense matrix
     assert choose(problem(large), core).kernel == "naive"
-
-
-def test_where_nothing_is_valid_everyone_says_why():
-    toys = Toys(manifest("gpu_only", cpu=False, verified_on=">=9.0"), manifest("wide", head_dims=(128,)))
-    with pytest.raises(UnsupportedError, match=r"gpu_only runs on CUDA.*wide takes head dimensions 128"):
-        choose(problem(), toys)
 
 
 # With measurements
@@ -96,19 +83,6 @@ def test_the_fastest_on_the_same_problem_is_taken():
     assert "naive for causal_document of 1024 tokens: predicted to take 1 s (" in choice.announcement
     assert "learnt from 1 measured call, the nearest in this machine" in choice.reason
     assert "Next is lean with 2 s (" in choice.reason
-
-
-def test_of_equal_kernels_the_first_one_is_taken():
-    for name in ("leaner", "lean", "quadratic"):
-        here(name, 1.0)
-    assert chosen() == "quadratic"
-
-
-def test_a_kernel_without_measurements_is_not_preferred_to_a_slow_one():
-    here("naive", 100.0)
-    choice = choose(problem(), TOYS)
-    assert choice.kernel == "naive"
-    assert "Nothing else has a prediction" in choice.reason
 
 
 def _swept(lengths=(256, 512, 1024, 2048)):
@@ -164,11 +138,6 @@ def test_device_and_dtype_must_match(changes):
     assert chosen() == "naive"
 
 
-def test_other_patterns_say_something_too():
-    here("naive", 1.0, problem(masks.build("causal", 2048)))
-    assert chosen() == "naive"
-
-
 def test_a_gpu_is_its_name():
     gpu = problem(device=Device("cuda", (9, 0), None, "NVIDIA H200"))
     toys = Toys(*(manifest(name, verified_on=">=9.0") for name in ("a", "b")))
@@ -199,11 +168,6 @@ def test_a_gpu_without_evidence_takes_that_of_the_nearest_compute_capability():
     assert "measured on NVIDIA RTX A6000, which has the same compute capability" in choice.reason
     here("a", 99.0, asked)
     assert chosen(asked, toys) == "a"
-
-
-def test_a_cpu_takes_no_evidence_of_a_gpu():
-    here("quadratic", 1e-3, gpu((9, 0), "NVIDIA H200"))
-    assert chosen() == "forward_only"
 
 
 @pytest.mark.parametrize(("capability", "kernel"), [((9, 0), "a+b"), ((8, 0), "b")], ids=str)
@@ -248,31 +212,12 @@ def test_a_real_gpu_without_evidence_takes_a_kernel_for_its_mask(installed, name
     assert "measured on NVIDIA H200, which has another compute capability" in choice.reason
 
 
-def test_masks_of_no_pattern_learn_from_one_another():
-    cut = problem(MASK.cut([(0, 500)], [(0, 1024)]))
-    here("naive", 1.0, problem(MASK.cut([(1, 500)], [(0, 1024)])))
-    assert chosen(cut) == "naive"
-
-
 def test_a_kernel_that_is_not_valid_or_not_there_does_not_count():
     here("gpu_only", 1e-3)
     here("gone", 1e-3)
     assert chosen() == "forward_only"
     here("quadratic", 1.0)
     assert chosen() == "quadratic"
-
-
-def test_a_kernel_that_is_not_installed_is_not_taken():
-    lacking = manifest("lacking").model_copy(update={"requires": ("no-such-package-of-anyone",)})
-    here("lacking", 1e-3)
-    here("lean", 1.0)
-    assert chosen(toys=Toys(lacking, manifest("lean"))) == "lean"
-
-
-def test_an_empty_mask_is_no_stumbling_block():
-    empty = problem(MASK.cut([(0, 10)], [(500, 510)]))
-    here("naive", 1.0, empty)
-    assert chosen(empty) == "naive"
 
 
 # Training
@@ -295,14 +240,6 @@ def test_training_needs_both_directions_measured():
     assert "leaner" in chosen(asked)
 
 
-def test_inference_goes_by_forwards_alone():
-    here("naive", 1e-3, problem(direction="backward"))
-    assert chosen() == "forward_only"
-    both("lean", 2.0, 1.0)
-    both("leaner", 1.0, 9.0)
-    assert chosen() == "leaner"
-
-
 def test_a_pair_is_taken_where_it_is_faster_than_its_kernels():
     asked = problem(direction="backward")
     both("lean", 1.0, 5.0)
@@ -312,19 +249,6 @@ def test_a_pair_is_taken_where_it_is_faster_than_its_kernels():
     assert "lean+leaner for causal_document of 1024 tokens in training: predicted to take 3 s" in choice.announcement
     assert "Next is leaner with 5 s" in choice.reason
     assert chosen() == "lean"
-
-
-def test_a_pair_may_have_a_half_that_has_no_backward():
-    here("forward_only", 1.0)
-    both("lean", 5.0, 2.0)
-    assert chosen(problem(direction="backward")) == "forward_only+lean"
-
-
-def test_a_pair_that_is_not_valid_is_not_taken():
-    toys = Toys(manifest("lean"), manifest("own", backward=Backward.OWN))
-    both("lean", 1.0, 5.0)
-    both("own", 3.0, 2.0)
-    assert chosen(problem(direction="backward"), toys) == "own"
 
 
 # Memory
@@ -362,13 +286,6 @@ def test_verdicts_of_a_layout_decide_where_they_are_given():
         choose(problem(), TOYS, {"lean": refused})
 
 
-def test_one_step_with_quadratic_metadata_counts_for_all():
-    lean, quadratic = (TOYS.kernels[name].offers[0] for name in ("lean", "quadratic"))
-    toys = Toys(manifest("mixed"), manifest("lean"))
-    verdicts = {"mixed": Verdict("mixed", None, (), (lean, quadratic)), "lean": Verdict("lean", lean)}
-    assert choose(problem(), toys, verdicts).kernel == "lean"
-
-
 def test_under_a_layout_the_whole_mask_is_predicted_for_single_kernels():
     asked = problem(direction="backward")
     both("lean", 1.0, 5.0)
@@ -390,16 +307,6 @@ def test_a_choice_is_logged_once_for_masks_that_look_alike(caplog):
     assert [record.levelname for record in caplog.records] == ["INFO"]
     log(choose(problem(masks.build("causal_document", 16384, documents=[16384])), TOYS))
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
-
-
-def test_what_is_wrong_with_the_history_is_logged_once(history, caplog):
-    here("lean", 1.0)
-    history.write_text(history.read_text() + "{}\n")
-    for _ in range(2):
-        log(choose(problem(), TOYS))
-    (record,) = caplog.records
-    assert record.levelname == "WARNING"
-    assert "line 2" in record.getMessage()
 
 
 def found(kernel, status, version="toys 1", device=None):

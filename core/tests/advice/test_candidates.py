@@ -1,12 +1,10 @@
 """Ranking kernels on one device, by evidence of kernels whose times are made up."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from longca import masks
-from longca.manifests import Device, Problem, Verdict
-from longca_advice.candidates import advise, proof_of, rank_kernels
+from longca.manifests import Device, Problem
+from longca_advice.candidates import proof_of, rank_kernels
 from longca_advice.costs import CostModel, Estimate
 from longca_advice.evidence import Run
 from longca_advice.request import Request
@@ -72,18 +70,6 @@ def test_a_kernel_that_was_measured_in_one_direction_is_chosen_in_a_pair_alone(r
     assert {one.kernel for one in found.unmeasured} == {"naive"}
 
 
-def test_a_forward_has_no_pairs(rank):
-    found = rank({"naive": 1e-8, "sdpa": 3e-8}, {"naive": 6e-8, "sdpa": 2e-8}, training=False)
-    assert set(seconds(found)) == {"naive", "sdpa"}
-    assert all(choice.backward is None for choice in found.choices)
-
-
-def test_only_what_is_asked_for_is_ranked(rank):
-    found = rank({"naive": 1e-8, "sdpa": 3e-8}, {"naive": 6e-8, "sdpa": 2e-8}, kernels=("sdpa",))
-    assert set(seconds(found)) == {"sdpa"}
-    assert (found.unmeasured, found.refused) == ((), ())
-
-
 @pytest.mark.parametrize(("times", "first"), [(0.95, "sdpa"), (0.1, "naive")])
 def test_what_goes_beyond_the_measurements_comes_first_only_if_it_gains_more_than_it_may_err(core, times, first):  # noqa: F811
     rows = [
@@ -103,13 +89,6 @@ def test_what_goes_beyond_the_measurements_comes_first_only_if_it_gains_more_tha
     assert (about["naive"].seconds.high < about["sdpa"].seconds.total) == (first == "naive")
 
 
-def test_what_has_no_evidence_is_listed_in_the_order_asked(rank):
-    found = rank({}, {}, kernels=("sdpa", "naive"))
-    assert found.choices == ()
-    assert [one.kernel for one in found.unmeasured] == ["sdpa", "naive"]
-    assert {one.why for one in found.unmeasured} == {"no evidence of such a call on Some CPU"}
-
-
 def test_several_estimates_rest_on_the_weakest_and_on_all_that_is_outside():
     strong = Estimate(1.0, 0.9, 1.1, 50, "many", ("long", "thin"), ("torch",))
     weak = Estimate(2.0, 1.0, 4.0, 3, "few", ("thin", "wide"), ("torch", "triton"))
@@ -121,23 +100,6 @@ def test_several_estimates_rest_on_the_weakest_and_on_all_that_is_outside():
         assert len(proof.outside) + len(proof.versions) == 5
         assert proof.extrapolates
     assert not proof_of([Estimate(1.0, 0.9, 1.1, 50, "many")]).extrapolates
-
-
-@pytest.mark.parametrize(
-    ("code", "direction", "said"),
-    [
-        ("direction", "backward", "kernel='k+...'"),
-        ("direction", "forward", ""),
-        ("mask_heads", "forward", "one mask"),
-        ("gqa", "backward", "Repeat keys and values"),
-        ("device", "backward", ""),
-    ],
-)
-def test_what_can_be_done_about_a_refusal_is_said(code, direction, said):
-    problem = Problem(mask=masks.build("causal", 8), heads_q=1, device=CPU, direction=direction)
-    advice = advise(problem, Verdict("k", reasons=(SimpleNamespace(code=code),)))
-    assert said in advice
-    assert bool(said) == bool(advice)
 
 
 def test_a_choice_that_nobody_verified_is_marked_and_its_line_allows_it(core, monkeypatch):  # noqa: F811

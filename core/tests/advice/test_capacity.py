@@ -3,9 +3,9 @@
 import pytest
 
 from longca import masks
-from longca.errors import RequestError, UnsupportedError
+from longca.errors import RequestError
 from longca.manifests import Device, Problem
-from longca_advice.capacity import RESERVED, Capacity, fewest_ranks, longest_sequence
+from longca_advice.capacity import Capacity, fewest_ranks, longest_sequence
 from longca_advice.memory import held_bytes
 
 PROBLEM = Problem(
@@ -34,17 +34,6 @@ def test_anything_else_is_refused(text):
         Capacity.parse(text)
 
 
-def test_some_bytes_are_reserved():
-    assert Capacity(80 * 10**9).usable == 80 * 10**9 - RESERVED
-    with pytest.raises(RequestError, match="reserved"):
-        Capacity(RESERVED)
-
-
-def test_a_device_whose_memory_is_known():
-    assert Capacity.of(Device("cuda", (9, 0), 10**11)) == Capacity(10**11)
-    assert Capacity.of(Device("cuda", (9, 0))) is None
-
-
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("ranks", [1, 8])
 def test_the_longest_sequence_fits_and_one_more_token_a_rank_does_not(ranks, training):
@@ -60,8 +49,3 @@ def test_the_fewest_ranks_fit_and_one_less_does_not(training):
     ranks = fewest_ranks(PROBLEM, capacity, training=training)
     assert longest_sequence(PROBLEM, capacity, ranks=ranks, training=training) >= 10**9
     assert longest_sequence(PROBLEM, capacity, ranks=ranks - 1, training=training) < 10**9
-
-
-def test_a_token_that_does_not_fit():
-    with pytest.raises(UnsupportedError, match="one token"):
-        fewest_ranks(PROBLEM, Capacity(RESERVED + 1))

@@ -6,7 +6,6 @@ from longca import masks
 from longca.masks import Form
 from longca_advice import costs
 from longca_advice.costs import CostModel, Key
-from longca_advice.evidence import Row, Run
 from longca_advice.fit import Call
 from longca_advice.work import work_of
 
@@ -74,11 +73,6 @@ def test_the_nearest_head_dimension_answers_in_proportion():
     assert model.estimate(key(head_dim=48), asked).outside == ("head dimension 48; measured is 64",)
 
 
-def test_the_same_head_dimension_goes_before_the_same_dtype():
-    model = CostModel([*evidence(head_dim=64), *evidence(head_dim=128, dtype="float16")])
-    assert model.estimate(key(), call()).outside == ("bfloat16; measured is float16",)
-
-
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
@@ -125,18 +119,6 @@ def test_blocks_of_a_size_that_was_not_measured_are_between_those_that_were():
     assert found.seconds == pytest.approx(expected(between), rel=0.1)
 
 
-def test_few_calls_with_blocks_of_a_size_are_helped_by_those_of_other_sizes():
-    about = {"pattern": "uniform_block_sparse", "form": Form.BLOCK_SPARSE, "kept": 0.5, "heads": 2}
-    many = [row(seqlen=1024 * n, block=64, **about) for n in range(2, 10)]
-    model = CostModel([*many, row(seqlen=4096, block=256, **about)])
-    few = call("uniform_block_sparse", 4096, form=Form.BLOCK_SPARSE, block=256, kept=0.5, heads=2)
-    found, usual = model.estimate(key(), few), model.predictions(key(), [few])[0]
-    assert found.records == 9
-    assert found.outside == ("blocks of 256 tokens; measured is 1 call with such",)
-    assert found.high > 1.4 * usual.high, "an interval of few calls is wide"
-    assert found.ranked == found.seconds, "such blocks were measured"
-
-
 def test_a_call_that_is_as_quick_as_its_launching_is_outside():
     model = CostModel([row(seqlen=seqlen, seconds=1e-7 * seqlen) for seqlen in range(1024, 20000, 1024)])
     short = model.estimate(key(), call("full", 2048))
@@ -145,38 +127,9 @@ def test_a_call_that_is_as_quick_as_its_launching_is_outside():
     assert model.estimate(key(), call("full", 16384)).outside == ()
 
 
-def test_dense_attention_says_nothing_of_sparse_blocks():
-    sparse = call("uniform_block_sparse", 4096, form=Form.BLOCK_SPARSE, block=64, kept=0.5, heads=2)
-    assert CostModel(evidence()).estimate(key(), sparse) is None
-    assert CostModel(evidence()).estimate(key(), call(form=Form.DENSE)) is None
-
-
-def test_rows_of_several_ranks_say_nothing_of_a_kernel():
-    known = row().model_dump(exclude={"work", "run"})
-    shared = Row(**{**known, "strategy": "s", "placed": "p", "mesh": "ring=2"}, run=RUN)
-    model = CostModel([shared])
-    assert model.kernels_on("Some GPU") == frozenset()
-    assert model.devices == {}
-    assert model.estimate(key(), call()) is None
-
-
-def test_devices_are_those_of_the_rows():
-    other = Run(run="b", device="Some CPU", memory=5)
-    devices = CostModel([row(), row(run=other)]).devices
-    assert devices == {"Some GPU": RUN.measured_on, "Some CPU": other.measured_on}
-
-
 def test_versions_that_differ_here_are_named(monkeypatch):
     measured = {"torch": "2.0+cu1", "triton": "3.0", "numpy": "1.0", "flash-attn": "2.8"}
     here = {"torch": "2.1+cpu", "triton": "3.0+x", "numpy": "2.0", "flash-attn": None}
     monkeypatch.setattr(costs, "installed_version", here.get)
     model = CostModel(evidence(run=RUN.model_copy(update={"packages": measured})))
     assert model.estimate(key(), call()).versions == ("measured with torch 2.0+cu1; 2.1+cpu is installed",)
-
-
-def test_several_calls_are_predicted_as_each_alone():
-    model = CostModel(evidence())
-    asked = [call(seqlen=3000), call("full", 5000)]
-    found = model.predictions(key(), asked)
-    assert [one.seconds for one in found] == pytest.approx([model.estimate(key(), one).seconds for one in asked])
-    assert model.predictions(key(), []) == []

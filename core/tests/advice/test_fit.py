@@ -7,12 +7,11 @@ from itertools import chain, combinations, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longca import masks
 from longca.masks import Form
-from longca_advice.fit import Call, Fit, non_negative
+from longca_advice.fit import Call, Fit
 from longca_advice.work import Work, work_of
 
 #: Seconds of a tile, of a row of tiles and of a call, of a kernel that is a plain sum.
@@ -94,14 +93,6 @@ def by_trying(matrix, wanted):
     return min(found)
 
 
-@given(systems())
-def test_non_negative_unknowns_are_as_good_as_any(system):
-    matrix, wanted = system
-    x = non_negative(matrix, wanted)
-    assert (x >= 0).all()
-    assert ((matrix @ x - wanted) ** 2).sum() == pytest.approx(by_trying(matrix, wanted), abs=1e-8)
-
-
 def test_a_plain_sum_is_found_and_told_of_lengths_and_heads_that_were_not_measured():
     calls = measured()
     fit = Fit(calls, [seconds(call) for call in calls])
@@ -156,20 +147,6 @@ def test_one_record_scales_by_its_tiles(heads):
     assert far.high / far.low > near.high / near.low
 
 
-def test_a_few_records_scale_by_their_tiles_too():
-    calls = [Call(banded("full", seqlen), 8, 8) for seqlen in (1024, 2048, 2048)]
-    (far,) = Fit(calls, [2.5e-4, 1e-3, 1.02e-3]).predict([Call(banded("full", 32768), 8, 8)])
-    assert far.seconds == pytest.approx(0.256, rel=0.03)
-
-
-def test_more_of_the_same_makes_the_interval_narrower():
-    call = Call(banded("causal", 4096), 8, 8)
-    (one,) = Fit([call], [1e-3]).predict([call])
-    (five,) = Fit([call] * 5, [1e-3] * 5).predict([call])
-    assert five.seconds == pytest.approx(one.seconds)
-    assert five.high / five.low < one.high / one.low
-
-
 def test_intervals_hold_most_calls_that_were_left_out_and_say_something():
     noise = np.random.default_rng(7)
     calls = measured()
@@ -182,24 +159,6 @@ def test_intervals_hold_most_calls_that_were_left_out_and_say_something():
         widths.append(found.high / found.low)
     assert np.mean(within) >= 0.85
     assert np.median(widths) < 1.25
-
-
-@settings(max_examples=100)
-@given(
-    st.lists(st.tuples(any_calls(), st.floats(1e-7, 1e4)), min_size=1, max_size=8),
-    st.lists(any_calls(), min_size=1, max_size=4),
-)
-def test_every_prediction_is_positive_and_finite(known, asked):
-    calls, taken = zip(*known, strict=True)
-    fit = Fit(calls, taken)
-    for call, found in zip(asked, fit.predict(asked), strict=True):
-        assert 0 < found.low <= found.seconds <= found.high < math.inf
-        assert 0 <= fit.nearest(call) < len(calls)
-
-
-def test_nothing_asked_is_nothing_predicted():
-    call = Call(banded("full", 1024), 1, 1)
-    assert Fit([call], [1.0]).predict([]) == []
 
 
 def test_the_nearest_call_is_of_the_same_path_and_size():

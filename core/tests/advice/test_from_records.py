@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 
 import pytest
 
@@ -10,7 +9,7 @@ from longca import masks
 from longca.errors import RequestError
 from longca.masks import Form
 from longca_advice.evidence import Run
-from longca_advice.from_records import recorded_transport, row_of, rows_of_folder, run_of, verified
+from longca_advice.from_records import recorded_transport, rows_of_folder, verified
 from longca_advice.work import work_of
 
 ENVIRONMENT = {
@@ -152,13 +151,6 @@ def test_a_torn_last_line_is_no_record(write):
     assert [row.case for row in rows_of_folder(folder)] == ["c0"]
 
 
-def test_a_separator_in_a_message_ends_no_line(write):
-    folder = write(record(), record(case="c1", status="error"))
-    file = folder / "records.jsonl"
-    file.write_text(file.read_text().replace('"c1"', '"c1", "message": "one\u2028two"'), "utf-8")
-    assert len(list(rows_of_folder(folder))) == 1
-
-
 def test_a_mask_that_cannot_be_drawn_again_is_said(write):
     message = refused(write(record(seed=4)))
     assert "line 1: the mask cannot be drawn again; it is of other lengths or of another version of LongCA" in message
@@ -177,28 +169,6 @@ def test_factors_of_old_records_are_given_by_pattern(write):
     assert row.mask == windowed.digest
 
 
-def test_masks_per_head_are_drawn_for_each_kv_head(write):
-    mask = masks.sample("uniform_block_sparse", 2048, block=64, kept=0.5, heads=2, seed=3)
-    about = {"pattern": "uniform_block_sparse", "form": "block_sparse", "mask_digest": mask.digest}
-    (row,) = rows_of_folder(write(record(**about, density=mask.density, factors={"block": 64, "kept": 0.5})))
-    assert row.call_work == work_of(mask, Form.BLOCK_SPARSE)
-
-
-def test_a_mask_that_is_at_hand_is_not_drawn_again():
-    run = Run(run="x", device="Some GPU")
-    row = row_of(record(seed=4), run, mask=MASK)
-    assert row.call_work == work_of(MASK, Form.VARLEN)
-
-
-@pytest.mark.parametrize("missing", ["records.jsonl", "environment.json"])
-def test_a_folder_that_is_none_of_a_run_is_refused(write, missing):
-    folder = write(record())
-    (folder / missing).unlink()
-    message = refused(folder)
-    assert message.startswith(f"{folder} is no folder of a run: ")
-    assert "longca run" in message
-
-
 @pytest.mark.parametrize(
     "environment",
     [
@@ -214,18 +184,3 @@ def test_a_folder_that_is_none_of_a_run_is_refused(write, missing):
 )
 def test_an_environment_without_a_device_is_refused(write, environment):
     assert "is no folder of a run" in refused(write(record(), environment=environment))
-
-
-def test_a_run_is_named_by_its_device():
-    cpu = {"device": {"kind": "cpu", "name": "Some CPU", "capability": None, "memory": 5}, "packages": {"a": "1"}}
-    assert run_of(cpu, "x") == Run(run="x", device="Some CPU", memory=5, packages={"a": "1"})
-    unnamed = {"device": {"kind": "cpu", "name": "", "capability": None, "memory": None}, "packages": {}}
-    assert run_of(unnamed, "x").device == "cpu"
-
-
-def test_a_folder_may_have_any_name(write):
-    folder = write(record(), folder=os.fsdecode(b"run \xff"))
-    (row,) = rows_of_folder(folder)
-    assert row.run.run == f"{folder.parent}/run \\udcff"
-    (folder / "environment.json").unlink()
-    assert "is no folder of a run: " in refused(folder)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from longca_advice.choices import Refused
-from longca_advice.layout_costs import LayoutCosts, of_role
+from longca_advice.layout_costs import LayoutCosts
 from longca_advice.strategies import layout_costs_of
 
 from .crossed import links
@@ -28,12 +28,6 @@ def test_what_is_refused_is_named(asked):
     ]
 
 
-def test_a_placement_that_no_mesh_has_is_refused_by_its_name_alone(asked):
-    found, (refused,) = ways(asked(), 4)
-    assert len(found) == 2
-    assert refused.strategy == "crossed placed documents"
-
-
 @pytest.mark.parametrize("ranks", [2, 3, 5, 7])
 def test_ranks_that_have_no_mesh_are_refused(asked, ranks):
     found, (refused,) = ways(asked(), ranks)
@@ -47,15 +41,6 @@ def test_ranks_are_on_hosts_where_one_has_not_so_many(asked):
     assert within.ranks_per_host is None
     assert across.ranks_per_host == 2
     assert (across.shared("outer"), across.shared("inner")) == (1, 2)
-
-
-def test_ranks_of_several_hosts_have_no_links(asked, monkeypatch):
-    taken = []
-    monkeypatch.setattr("longca_advice.layout_costs.schedule_of", lambda *about: taken.append(about[-1]))
-    ways_on_hosts = [ways(asked(), 4, per_host=per_host)[0][0] for per_host in (4, 2)]
-    for way in ways_on_hosts:
-        way.call("forward")
-    assert taken == [way.moved_by for way in ways_on_hosts] == ["auto", "collectives"]
 
 
 def test_pairs_of_a_causal_mask_take_longer_the_later_their_queries(asked):
@@ -75,27 +60,6 @@ def test_a_kernel_takes_every_step_or_is_refused(asked):
     assert way.checked == ""
     other = ways(asked(dtype="float16"), 4)[0][0]
     assert "float16" in str(other.refusal("plain", "forward").reasons[0])
-
-
-def test_nothing_is_known_without_evidence(asked):
-    way = ways(asked(rows=[]), 4)[0][0]
-    assert way.rough("plain", "forward") is None
-    assert way.exact("plain", "forward", "forward") is None
-
-
-def test_a_strategy_that_does_not_say_what_it_moves_has_no_call(asked):
-    assert ways(asked(schedule=None), 4)[0][0].call("forward") is None
-
-
-@pytest.mark.parametrize(
-    ("role", "direction"), [("forward", "forward"), ("backward", "backward"), ("both", "backward")]
-)
-def test_steps_are_asked_in_the_direction_of_a_role(asked, role, direction):
-    (step, *_) = ways(asked(), 4)[0][0].steps
-    found = of_role(step, role)
-    assert found.direction == ("backward" if role == "both" else role)
-    assert found.concrete_mask == step.concrete_mask
-    assert (found == of_role(step, "both")) == (role == "both")
 
 
 def test_the_least_time_of_one_kernel_is_its_time(asked):

@@ -33,17 +33,6 @@ def test_a_link_is_read_from_words(text, bandwidth, latency):
     assert link.latency == pytest.approx(latency)
 
 
-@pytest.mark.parametrize("text", ["", "fast", "400", "400 Gm", "50GB/s,", "50GB/s,5", "50GB/s,5µs,6µs", "-4Gb", "5µs"])
-def test_other_words_are_refused_with_what_to_give(text):
-    with pytest.raises(RequestError, match="Give the bandwidth that each GPU has"):
-        Link.parse(text)
-
-
-def test_a_network_needs_a_bandwidth():
-    with pytest.raises(RequestError, match="above 0"):
-        Link.parse("0Gb")
-
-
 rates = st.floats(1e9, 1e12)
 
 
@@ -57,24 +46,6 @@ def test_a_fit_finds_what_made_the_seconds(bandwidth, latency, calls):
     link = fit_links(rows)["p2p"][2]
     for row in rows:
         assert row.calls * link.latency + row.sent / link.bandwidth == pytest.approx(row.seconds, rel=1e-3)
-
-
-def test_each_kind_and_number_of_ranks_has_a_link():
-    rows = [
-        Transferred("p2p", 2, 1, 100 * MIB, 1e-3),
-        Transferred("p2p", 4, 1, 100 * MIB, 2e-3),
-        Transferred("all_gather", 4, 1, 100 * MIB, 3e-3),
-        Transferred("all_to_all", 1, 1, 0, 1e-3),
-    ]
-    links = fit_links(rows)
-    assert {kind: sorted(found) for kind, found in links.items()} == {"p2p": [2, 4], "all_gather": [4]}
-    assert links["p2p"][2].bandwidth > links["p2p"][4].bandwidth
-
-
-@pytest.mark.parametrize(("ranks", "seconds"), [(2, 1), (3, 2), (4, 2), (64, 2)])
-def test_other_numbers_of_ranks_take_the_nearest_ones_link(ranks, seconds):
-    network = Network({"p2p": {2: Link(MIB), 4: Link(MIB / 2)}})
-    assert network.seconds(Move("p2p", "ring", MIB, MIB), Topology((("ring", ranks),))) == seconds
 
 
 def test_within_a_host_it_is_latency_and_bytes_that_leave():
@@ -114,10 +85,6 @@ def test_what_is_within_a_host_is_under_way_beside_what_is_between():
 def test_the_innermost_axis_shares_hosts_first(order, shared):
     topology = Topology((("ring", 4), ("ulysses", 8)), ranks_per_host=8, mesh_order=order)
     assert {axis: topology.shared(axis) for axis in shared} == shared
-
-
-def test_without_a_host_size_all_are_in_one():
-    assert Topology((("ring", 512),)).shared("ring") == 512
 
 
 def test_what_is_not_known_is_said():

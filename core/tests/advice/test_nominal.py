@@ -49,21 +49,6 @@ def tiles(count):
 TRIANGLE, SQUARE = tiles(16 * 17 // 2), tiles(16 * 16)
 
 
-def test_a_step_costs_its_tiles_on_the_busiest_rank():
-    layout = one_step_each(HALVES[0], ALL)
-    assert predicted_cost([kernel("causal")], problem(), layout) == SQUARE + TRIANGLE
-
-
-def test_each_step_of_a_mix_takes_the_cheapest_kernel_that_takes_it():
-    """The first step is causal, and the second one full. Neither kernel takes both."""
-    causal, full = kernel("causal"), kernel("full")
-    merge = MERGE * HALF * HEADS[0]
-    assert predicted_cost([causal, full], problem(), RING) == TRIANGLE + SQUARE + 2 * merge
-    dearer = kernel("row_intervals")
-    assert predicted_cost([dearer, causal, full], problem(), RING) == TRIANGLE + SQUARE + 2 * merge
-    assert predicted_cost([dearer], problem(), RING) > TRIANGLE + SQUARE + 2 * merge
-
-
 def test_partial_results_are_merged_and_ranks_wait_for_one_another():
     merge = MERGE * HALF * HEADS[0]
     arrival = ARRIVAL * HALF * HEADS[1]
@@ -76,16 +61,6 @@ def test_what_arrives_late_is_waited_for():
     asked = problem("full_document", documents=[HALF, HALF])
     arrival = ARRIVAL * HALF * HEADS[1]
     assert predicted_cost([kernel("varlen")], asked, RING) == SQUARE + arrival
-
-
-def test_only_keys_of_others_arrive():
-    mine = ((64, 128), (256, 320))
-    shards = (((0, 64), (128, 256), (320, SEQLEN)), mine)
-    keys = ((0, 70), (100, 300), (310, 1000))
-    others = len({*range(70), *range(100, 300), *range(310, 1000)} - {*range(64, 128), *range(256, 320)})
-    for held, arriving in ((shards, others), ((((0, SEQLEN),), ()), 70 + 200 + 690)):
-        layout = Layout(((), (step(mine, keys),)), held)
-        assert predicted_cost([kernel("row_intervals")], problem(), layout) == ARRIVAL * arriving * HEADS[1]
 
 
 def test_what_the_offer_makes_of_the_mask():

@@ -35,7 +35,3 @@ def test_odd_calls_weigh_less():
     calls = list(observed(made, 60, noise=0.002))
     odd = [Observed(2 * call.seconds, *call[1:]) for call in calls[:5]]
     assert fit_rates([*odd, *calls[5:]]).per_byte == pytest.approx(made.per_byte, rel=0.15)
-
-
-def test_without_evidence_nothing_costs_anything():
-    assert fit_rates([]) == Rates()

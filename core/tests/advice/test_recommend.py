@@ -8,7 +8,7 @@ import pytest
 
 from longca import masks
 from longca.errors import RequestError, UnknownNameError, UnsupportedError
-from longca.manifests import Device, Problem
+from longca.manifests import Problem
 from longca_advice import recommend as module
 from longca_advice.capacity import RESERVED
 from longca_advice.devices import DEVICES
@@ -46,8 +46,7 @@ def test_what_fits_comes_first_and_the_quickest_of_it(mask, training):
         assert choice.tflops == pytest.approx(1e-12 * flops / seconds.total)
 
 
-@pytest.mark.parametrize("heads", [(64, 64), (64, 8), (32, 32)])
-@pytest.mark.parametrize("block", [32, 96, 256])
+@pytest.mark.parametrize(("block", "heads"), [(32, (64, 64)), (96, (64, 8))])
 def test_kernels_that_were_measured_with_blocks_of_other_sizes_rank_by_the_end_of_their_interval(block, heads):
     mask = masks.sample("uniform_block_sparse", 24 * 256, block=block, kept=0.5)
     found = recommend(mask, heads=heads, device="h200")
@@ -83,18 +82,6 @@ def test_a_pair_is_quicker_than_either_of_its_kernels_alone():
     assert not any("+" in choice.kernel for choice in ask(training=False).choices)
 
 
-def test_ties_are_those_within_the_best_ones_interval():
-    found = ask(masks.build("full", 32768))
-    assert found.ties
-    for choice in found.choices[1:]:
-        assert (choice in found.ties) == (choice.seconds.total <= found.best.seconds.high)
-
-
-def test_the_line_to_paste_names_the_kernel():
-    for choice in ask().choices:
-        assert choice.call == f"longca.attention(q, k, v, mask, kernel={choice.kernel!r})"
-
-
 def test_only_the_kernels_asked_for_are_looked_at():
     found = ask(kernels=("fa3", "vsa"))
     assert [choice.kernel for choice in found.choices] == ["fa3"]
@@ -122,14 +109,6 @@ def test_a_pair_that_is_named_and_cannot_be_says_why():
         ask(kernels=("fa3+fa4",), training=False)
 
 
-def test_a_pair_without_evidence_is_not_ranked():
-    found = ask(kernels=("flex_flash+fa4",))
-    assert found.choices == ()
-    (one,) = found.unmeasured
-    assert one.kernel == "flex_flash+fa4"
-    assert any("fa4" in command for command in one.install)
-
-
 def test_a_device_without_evidence_lists_what_is_valid_in_the_plugins_order():
     for device in ("b200", "cuda:10.0"):
         found = ask(device=device)
@@ -152,13 +131,6 @@ def test_a_gpu_without_evidence_is_ranked_by_another_one_of_its_compute_capabili
     )
     assert any(told in note for note in ranked.notes)
     assert not any("times are from" in note for note in measured.notes)
-
-
-def test_calls_of_which_nothing_is_known_are_not_told_of_a_device_without_evidence():
-    found = ask(head_dim=100)
-    assert not found.choices
-    assert "there is no evidence of bfloat16 calls on NVIDIA H200, and some of float32 calls; " in found.notes[-1]
-    assert " --head-dim 100 --dtype bfloat16`" in found.notes[-1]
 
 
 def test_a_data_type_that_was_not_measured_is_told_beside_the_measured_one():
@@ -200,24 +172,10 @@ def test_tensors_that_are_too_large_say_how_many_tokens_and_devices_fit():
     assert devices == -(-(2**20) // tokens)
 
 
-def test_the_longest_mask_is_answered_at_once_and_too_large():
-    found = ask(masks.build("causal", 10**9))
-    assert not found.choices
-    assert "tokens" in found.refused[0].advice
-
-
-@pytest.mark.parametrize("memory", ["lots", "80", "", "-80GB", "0GB", "nanGB", "1GiB"])
+@pytest.mark.parametrize("memory", ["lots", "80", "-80GB", "1GiB"])
 def test_a_memory_that_is_none_is_refused(memory):
     with pytest.raises(RequestError, match=r"memory|bytes"):
         ask(memory=memory)
-
-
-@pytest.mark.parametrize("ranks", [0, -1, True, 1.0, 2**20])
-def test_ranks_that_none_has_are_refused(ranks):
-    with pytest.raises(RequestError, match="ranks is"):
-        ask(ranks=ranks)
-    with pytest.raises(RequestError, match="per_node is"):
-        ask(per_node=ranks)
 
 
 def test_what_is_measured_on_this_machine_is_evidence(path):
@@ -228,35 +186,6 @@ def test_what_is_measured_on_this_machine_is_evidence(path):
     assert found.best.seconds.total == pytest.approx(0.082, rel=0.05)
     assert found.best.proof.nearest == "a run naive causal 8192 forward"
     assert "a run" in {one.run.run for one in sources().rows}
-
-
-def test_a_wrong_line_of_this_machines_evidence_is_left_out_and_said(path):
-    path.parent.mkdir()
-    path.write_text("nonsense\n", "utf-8")
-    (note,) = [text for text in ask().notes if "this machine" in text]
-    assert f"{path}, line 1" in note
-
-
-def test_a_named_device_and_a_device_are_the_same():
-    device = Device("cuda", (9, 0), 150_754_820_096, "NVIDIA H200")
-    assert ask(device=device) == ask(device="h200")
-    with pytest.raises(RequestError, match="unknown device"):
-        ask(device="h2000")
-
-
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({"heads": (7, 3)}, RequestError),
-        ({"heads": (0, 1)}, RequestError),
-        ({"head_dim": 0}, RequestError),
-        ({"dtype": "float7"}, UnknownNameError),
-        ({"records": ["/nowhere/at/all"]}, RequestError),
-    ],
-)
-def test_a_problem_that_is_none_is_refused(options, error):
-    with pytest.raises(error):
-        ask(**options)
 
 
 def test_the_answer_is_json():

@@ -5,8 +5,7 @@ from longca.manifests import Device, Problem
 from longca_advice.devices import DEVICES
 from longca_advice.evidence import Run
 from longca_advice.history import CodeVerdict, append
-from longca_advice.request import Request, similar_gpus, trusted, with_evidence_of
-from longca_advice.sources import sources
+from longca_advice.request import similar_gpus, trusted
 
 from ..core_alone import core  # noqa: F401  # a fixture
 
@@ -32,22 +31,6 @@ def test_the_device_itself_comes_first_and_a_cpu_has_no_other():
     assert H200.name not in {gpu.name for gpu in similar_gpus(DEVICES["h20"]) if gpu is not None}, (
         "it is 7 times as fast"
     )
-
-
-def test_evidence_of_another_gpu_answers_without_the_kernels_that_were_found_wrong_here(core):  # noqa: F811
-    problem = Problem(mask=masks.build("full", 64), heads_q=8, device=H100)
-    asked = Request(problem, False, core, sources().costs, None, tuple(core.kernels))
-    assert asked.from_similar_gpu == ""
-    assert with_evidence_of(asked, H200).kernels == asked.kernels
-    wrong(core, "sdpa")
-    other = with_evidence_of(asked, H200)
-    assert (other.kernels, other.measured) == (("naive",), H200)
-    assert other.has_own_capability
-    assert other.from_similar_gpu.startswith(
-        "The times are from evidence measured on NVIDIA H200, which has the same compute"
-    )
-    assert not with_evidence_of(asked, DEVICES["b200"]).has_own_capability
-    assert with_evidence_of(asked, None) is asked
 
 
 def test_a_kernel_that_was_found_wrong_is_trusted_only_if_no_other_is_left(core):  # noqa: F811

@@ -10,10 +10,9 @@ from longca_advice.capacity import Capacity
 from longca_advice.evidence import SharedCall
 from longca_advice.network import Link
 from longca_advice.strategies import rank_strategies
-from longca_advice.strategy_candidates import span
 from longca_advice.work import work_of
 
-from .crossed import RUN, links
+from .crossed import links
 from .rows import TILE
 
 
@@ -56,30 +55,6 @@ def test_a_measured_call_is_left_only_for_one_that_gains_more_than_predictions_e
     assert about["reversed"].proof.notes == ()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"mask": "0" * 16}, {"heads": (8, 8)}, {"direction": "backward"}, {"mesh": "outer=4,inner=1"}, {"pushes": True}],
-)
-def test_the_time_of_another_call_is_no_measured_one(asked, change):
-    found = rank(asked(), measured={MEASURED._replace(**change): {"plain": 1e-9}}).choices
-    assert found == rank(asked()).choices
-    assert rank(asked(), measured={MEASURED: {"another": 1e-9}}).choices == found
-
-
-def test_a_strategy_that_does_not_say_what_it_moves_is_no_choice(asked):
-    found = rank(asked(schedule=None))
-    assert found.choices == ()
-    (one,) = found.unmeasured
-    assert (one.kernel, one.strategy) == ("any kernel", "crossed")
-    assert one.why == "crossed states no schedule, so its time is not predicted"
-
-
-def test_without_evidence_nothing_is_ranked(asked):
-    found = rank(asked(rows=[]))
-    assert found.choices == ()
-    assert [(one.strategy, one.why) for one in found.unmeasured] == [("crossed", f"no evidence on {RUN.device}")]
-
-
 def test_hosts_of_which_nothing_is_said_are_not_ranked(asked):
     found = rank(asked(), per_host=2)
     assert found.choices == ()
@@ -110,24 +85,9 @@ def test_memory_says_what_fits(asked):
         assert {choice.fits for choice in rank(asked(capacity=Capacity(size, reserved=0))).choices} == {fits}
 
 
-def test_a_refusal_of_some_meshes_is_no_refusal_of_the_strategy(asked):
-    found = rank(asked(), ranks=8)
-    assert found.choices
-    assert [one.strategy for one in found.refused] == [
-        "crossed on 1 of 2 meshes",
-        "crossed on 1 of 2 meshes placed documents",
-    ]
-
-
 def test_the_lines_to_paste_make_the_mesh_first(asked):
     call = rank(asked()).choices[0].call
     compile(call, "call", "exec")
     imported, mesh, _ = ast.parse(call).body
     assert ast.unparse(imported) == "from torch.distributed.device_mesh import init_device_mesh"
     assert ast.unparse(mesh) == "mesh = init_device_mesh('cpu', (2, 2), mesh_dim_names=('outer', 'inner'))"
-
-
-def test_of_kernels_of_which_nothing_is_known_the_interval_is_wide():
-    low, high = span([])
-    assert low < 0.8
-    assert high > 1.25

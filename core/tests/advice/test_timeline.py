@@ -40,12 +40,6 @@ def test_what_is_longer_than_a_step_is_exposed():
     assert (found.seconds, found.exposed) == (8, 2)
 
 
-def test_what_is_not_beside_comes_before():
-    assert run([Phase(0, moves=(hop(3),), beside=False)], [[5], [5]]).seconds == 8
-    by_rank = run([Phase(0, moves=(hop(3),), beside=(True, False))], [[5], [4]])
-    assert (by_rank.seconds, by_rank.beside) == (7, 0)
-
-
 def test_a_collective_begins_when_the_last_rank_does():
     found = run([Phase(0), Phase(moves=(gather(2),)), Phase(1)], [[5, 1], [1, 4]])
     assert found.seconds == 5 + 2 + 4
@@ -59,10 +53,6 @@ def test_a_hop_waits_for_neighbours_alone():
     # A rank that is far from the slow one was not held up, so that its next slow step does not add to it.
     compute[4, 1] = 10
     assert run([Phase(0), Phase(1, moves=(hop(1),))], compute).seconds == 11
-
-
-def test_a_share_of_a_steps_heads_is_a_share_of_its_time():
-    assert run([Phase(0, 0.25), Phase(0, 0.75)], [[8], [4]]).seconds == 8
 
 
 def test_rates_are_what_a_call_costs_beside():

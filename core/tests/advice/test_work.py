@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from longca import masks
 from longca.masks import BlockSparseMask, Form
-from longca_advice.work import TILE, Work, work_of
+from longca_advice.work import TILE, work_of
 
 from ..masks import predicates
 from ..masks.strategies import factors_for
@@ -127,17 +127,6 @@ def test_blocks_count_by_their_area_and_by_the_tiles_that_they_touch(mask):
     assert (work.calls, work.grid) == (1, 0)
 
 
-@pytest.mark.parametrize("pattern", STATIC)
-@settings(max_examples=10)
-@given(data=st.data())
-def test_the_dense_form_computes_every_tile(pattern, data):
-    mask = data.draw(static_masks(pattern))
-    rows, cells = sizes(mask)
-    work = work_of(mask, Form.DENSE)
-    assert sums(work) == (cells, 0, rows, cells / rows, rows)
-    assert (work.path, work.tokens, work.cells) == ("dense", rows, cells)
-
-
 def test_a_mask_that_shows_nothing_has_a_work_in_every_form():
     empty = BlockSparseMask(np.zeros((2, 2, 2), bool), [0, 200, 300], [0, 200, 300])
     for form in Form:
@@ -164,30 +153,9 @@ def test_paths_tell_apart_what_kernels_have_code_of_their_own_for(pattern, facto
     assert (work.path, work.family) == (path, "slices")
 
 
-def test_block_sparse_paths_name_the_size_of_the_blocks():
-    uniform = masks.sample("uniform_block_sparse", 512, block=64, kept=0.5, heads=2)
-    variable = masks.sample("variable_block_sparse", 512, boundaries=[0, 100, 300, 512], kept=0.5, heads=2)
-    works = [work_of(mask, Form.BLOCK_SPARSE) for mask in (uniform, variable)]
-    assert [work.path for work in works] == ["block_sparse/64", "block_sparse/variable"]
-    assert [work.family for work in works] == [work.path for work in works]
-
-
-@given(static_masks("causal_document"))
-def test_masks_that_are_made_alike_have_equal_works(mask):
-    same = masks.build("causal_document", mask.seqlen_q, **mask.factors)
-    assert same is not mask
-    for form in (Form.VARLEN, Form.LAYERS, Form.ROW_INTERVALS):
-        assert work_of(same, form) == work_of(mask, form)
-
-
 def test_a_packed_work_follows_the_documents_that_a_kernel_is_given():
     two = masks.build("causal_document", 3, documents=[1, 2])
     # A cut merges neighbours: its slices are other documents that show the same.
     cut = masks.build("causal_document", 3, documents=[2, 1]).cut([(0, 3)], [(0, 3)])
     for mask in (two, cut):
         assert work_of(mask, Form.VARLEN).grid == len(mask.varlen.cu_seqlens_q) - 1
-
-
-def test_works_of_one_path_add():
-    one, two = Work("layers", 1, 2, 3, 4, 5, 1, 6, 7, 8, 9), Work("layers", 10, 20, 30, 40, 50, 1, 60, 70, 80, 90)
-    assert one + two == Work("layers", 11, 22, 33, 44, 55, 2, 66, 77, 88, 99)
