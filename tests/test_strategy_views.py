@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
-from longca_bench.reports.rows import Rows
-
 from .strategy_records import line, lines, matrix, part, record, write
 
 
@@ -15,17 +11,6 @@ def test_shares_are_of_each_gpu_beside_one_alone_with_the_best_in_bold(tmp_path)
     assert line(text, "strategy", "placement") == ["full forward", "full backward"]
     assert line(text, "`ulysses`", "`zigzag`") == ["**80.0 / 0.80**", "**80.0 / 0.80**"]
     assert line(text, "`usp 2×2`", "`zigzag`") == ["40.0 / 0.40", "40.0 / 0.40"]
-
-
-def test_a_table_a_kernel_number_of_ranks_and_length(tmp_path):
-    more = [*matrix(), *matrix(seqlen=2**17), *matrix(world_size=2), *matrix(kernel="fa4")]
-    text = part("strategy-shares", write(tmp_path / "x", more))
-    assert re.findall(r"^### (.*), 64:8 heads of 128$", text, re.MULTILINE) == [
-        "fa3, 32 K tokens on 2 ranks",
-        "fa3, 32 K tokens on 4 ranks",
-        "fa3, 128 K tokens on 4 ranks",
-        "fa4, 32 K tokens on 4 ranks",
-    ]
 
 
 def test_a_placement_is_one_line_whether_it_was_asked_for_or_taken_by_auto(tmp_path):
@@ -59,12 +44,6 @@ def test_transports_are_beside_each_other_and_a_forced_one_is_a_way_of_its_own(t
     assert line(shares, "`ring_p2p`", "`zigzag`") == ["80.0 / 0.80"]
 
 
-def test_a_share_is_taken_in_one_record(tmp_path):
-    faster = [record("ulysses", 2.5, alone_seconds=2.0)]
-    text = part("strategy-shares", write(tmp_path / "x", matrix(), faster))
-    assert line(text, "`ulysses`", "`zigzag`")[0] == "60.0 / 0.80"
-
-
 def test_failures_are_words_and_refusals_of_all_masks_have_no_line(tmp_path):
     records = [*matrix("shared_question"), *matrix("prefix_lm_causal")]
     records += [
@@ -89,11 +68,6 @@ def test_the_fastest_is_that_of_forward_and_backward_together(tmp_path):
     assert line(text, "`full`", "`fa3`", "4", "32 K") == fastest
 
 
-def test_a_way_that_lacks_a_direction_is_not_the_fastest(tmp_path):
-    text = part("fastest-strategies", write(tmp_path / "x", [*matrix(), record("usp", 0.1, mesh="ring=4,ulysses=1")]))
-    assert line(text, "`full`", "`fa3`", "4", "32 K")[0] == "`ulysses`"
-
-
 def test_a_mesh_without_a_ring_is_no_strategy_of_its_own(tmp_path):
     two = {"world_size": 2, "seqlen": 2**14}
     runs = [
@@ -104,15 +78,6 @@ def test_a_mesh_without_a_ring_is_no_strategy_of_its_own(tmp_path):
     folder = write(tmp_path, runs)
     assert [row[3] for row in lines(part("fastest-strategies", folder), "`full`")] == ["`ulysses`"]
     assert lines(part("strategy-shares", folder), "`usp 1×2`"), "it was measured all the same"
-
-
-def test_time_is_of_one_placement(tmp_path):
-    records = [*matrix(), record("ring_p2p", 1.5, placement="auto", seqlen=2**17)]
-    rows = Rows.read(write(tmp_path / "x", records)).where(placement="auto")
-    text = part("strategy-time", tmp_path / "x")
-    assert len(rows) == 1
-    row = ["`zigzag`", "1500", "1250", "750", "250", "25%", "–", "–", "1.50", "1.25", "2.00", "1.00"]
-    assert row in lines(text, "`full`", "`ring_p2p`")
 
 
 def test_what_is_hidden_has_its_interval_beside_it(tmp_path):

@@ -57,18 +57,6 @@ def test_other_cases_are_no_pair(field):
     assert "In B alone, 1 case" in printed(comparison)
 
 
-def test_factors_and_heads_are_named():
-    def sparse(block, **fields):
-        return record(pattern="uniform_block_sparse", factors={"block": block}, mask_digest=str(block), **fields)
-
-    one = run(sparse(64), sparse(128), sparse(128, heads_kv=4), sparse(256, status="oom"))
-    text = printed(compare_runs(one, run(*one.records[:3])))
-    assert "uniform_block_sparse 64 1 K 4:2" in text
-    assert "uniform_block_sparse 128 1 K 4:4" in text
-    assert "naive uniform_block_sparse 256 1 K forward" in text
-    assert comparison_json(compare_runs(one, one))["pairs"][0]["factors"] == {"block": 64}
-
-
 def test_runs_without_a_common_case_are_refused():
     with pytest.raises(RequestError, match="no case in common"):
         compare_runs(run(record()), run(record(seed=1)))
@@ -116,14 +104,3 @@ def test_json_has_null_for_what_is_not_known():
     short = run(record(samples=(1e-3,)))
     found = comparison_json(compare_runs(short, short))
     assert found["geometric_mean"] == {"value": 1.0, "low": None, "high": None, "verdict": "too few samples"}
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_tables_fit(width):
-    out = io.StringIO()
-    one = run(record(pattern="global_sliding_window"))
-    print_comparison(Console(file=out, width=width), compare_runs(one, one))
-    row = next(line for line in out.getvalue().splitlines() if "global_sliding_window" in line)
-    assert "no difference shown" in row
-    assert ("1.00  1.00" in row) is (width == 120)
-    assert len(row) <= width

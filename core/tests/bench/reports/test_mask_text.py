@@ -79,10 +79,6 @@ def test_sizes_and_factors_read_as_words(mask, first):
     assert caption(mask)[0] == first
 
 
-def test_heads_that_differ_are_counted_into_the_area():
-    assert caption(build("uniform_block_sparse", 8, block=4, kept=1, heads=3))[1] == "area 192 over 3 heads"
-
-
 def test_shares_and_lengths_are_rounded_and_the_title_is_the_pattern_s():
     shares = {0: "0.0 %", 1: "100.0 %", 0.9999: "> 99.9 %", 0.999: "99.9 %", 0.00012: "0.012 %"}
     assert {share: percent(share) for share in shares} == shares

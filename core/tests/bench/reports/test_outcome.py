@@ -78,10 +78,3 @@ def test_without_evidence_it_is_said():
     assert "No evidence ranks these choices." in text
     assert "b was fastest as measured: 1 ms." in text
     assert "recommended" not in text
-
-
-def test_what_is_not_installed_is_named_and_harmless():
-    text = printed(way("a", 1e-3, 1e-3), left_out={"fa\x1b[31m": "pip install [it]"}, notes=("a note",))
-    assert "fa\\x1b[31m is not installed here and not measured. To install it: pip install [it]" in text
-    assert "Note: a note." in text
-    assert "rests" not in text

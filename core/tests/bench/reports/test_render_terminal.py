@@ -41,12 +41,6 @@ def test_columns_are_left_out_first_and_named():
     assert "Left out in so narrow a terminal: dense, tiles." in lines
 
 
-def test_then_cells_have_their_first_figure_alone():
-    lines = printed(results(), 80)
-    assert lines[3].split()[:5] == ["causal", "1", "K", "1.00*", "2.00"]
-    assert "Each cell has its first figure alone." in lines
-
-
 def test_then_spread_columns_become_lines_of_one_table():
     lines = printed(results(), 48)
     assert sum("forward:" in line for line in lines) == 1

@@ -98,14 +98,3 @@ def test_costs_by_length():
     text = part("costs", matrix(direction="backward", seqlen=32768))
     assert cells(text, "kernel") == ["32 K"]
     assert cells(text, "`flex`") == ["2.00 / 1.00 / 1.00"]
-
-
-def test_what_was_not_measured_is_counted_by_reason():
-    failed = [
-        record("fa3", "full", None, seed=n, status="oom", message=f"Tried to allocate {n}.50 GiB | sorry")
-        for n in (1, 2)
-    ]
-    text = part("not-measured", [*matrix(), *failed])
-    assert cells(text, "oom") == ["`fa3`", "`full`", "2", r"Tried to allocate 1.50 GiB \| sorry"]
-    assert cells(text, "unsupported")[:3] == ["`sdpa`", "`causal_document`", "2"]
-    assert part("not-measured", [record("fa3", "full", 1.0)]) == ""

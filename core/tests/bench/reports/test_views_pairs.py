@@ -79,27 +79,12 @@ def test_only_kernels_that_compose_are_combined(offers, kernel, fields):
     assert cells(shown(calls()), "`causal`")[3] == "`naive+sdpa*`"
 
 
-def test_kernels_without_a_manifest_or_a_form_are_not_combined(offers):
-    assert cells(shown(calls({"gone": (1, 2), "naive": (3, 4)})), "`causal`") == ["1", "`gone`", "0.0699"]
-    assert "pair" not in shown(calls(form=""))
-
-
 def test_halves_of_two_runs_or_draws_are_no_pair(offers):
     forward, backward = calls({"sdpa": (1.0, None)}), calls({"naive": (None, 4.0)})
     assert shown(forward, backward) == ""
     other = [each.model_copy(update={"mask_digest": "f" * 16}) for each in backward]
     assert shown([*forward, *other]) == ""
     assert shown(calls(strategy="ring_p2p", placement="auto", world_size=2)) == ""
-
-
-def test_a_gain_is_of_the_same_draw(offers):
-    slow = calls(
-        {name: tuple(10 * each for each in both) for name, both in TIMES.items()}, mask_digest="f" * 16, seed=1
-    )
-    text = shown([*calls(), *slow, record("naive", seqlen=2048)])
-    assert cells(text, "`causal`")[0] == "2"
-    assert cells(text, "`causal`")[-1] == "40.0%"
-    assert "2 K" not in text
 
 
 def test_a_report_has_pairs_where_some_were_measured(offers):
@@ -120,10 +105,3 @@ def test_a_pair_without_a_forward_is_no_winner_beside_kernels_with_one():
     pair = {"sdpa+naive": (None, 1.0)}
     assert [str(each) for each in winners([*calls(), *calls(pair)])] == [str(each) for each in winners(calls())]
     assert winners(calls({**pair, "naive": (None, 4.0)}))[0].fastest == ("sdpa+naive",)
-
-
-def test_throughput_is_of_halves():
-    pairs = calls({"naive": (3.0, 4.0), "sdpa+naive": (None, 4.2), "other+naive": (None, 4.4), "sdpa": (1.0, None)})
-    text = markdown_of(tables("throughput", rows_of(pairs)))
-    assert cells(text[text.index("backward,") :], "mask")[2:] == ["`naive`", "`+naive`"]
-    assert cells(text[: text.index("backward,")], "mask")[2:] == ["`naive`", "`sdpa`"]

@@ -105,12 +105,6 @@ def test_lines_are_told_apart_by_factors_and_by_shapes_that_vary():
     assert [row[2:4] for row in texts(table)] == [["4:2", "0"], ["4:4", "0"], ["4:2", "1"], ["4:4", "1"]]
 
 
-def test_runs_are_told_apart(tmp_path):
-    runs = [Run(tmp_path / name, (record(time=time),), ENVIRONMENT) for name, time in (("a", 1e-3), ("b", 2e-3))]
-    (table,) = tables("results", Rows.of_runs(runs))
-    assert [row[2] for row in texts(table)] == ["a", "b"]
-
-
 def test_strategies_have_a_table_for_each_mask_and_every_column():
     rows = Rows.of(RANKS)
     (table,) = tables("strategies", rows)
@@ -127,11 +121,6 @@ def test_strategies_have_a_table_for_each_mask_and_every_column():
     assert tables("strategies", Rows.of([record(), shared(status="unsupported")])) == []
 
 
-def test_strategies_that_were_refused_for_one_reason_are_together():
-    found = texts(tables("not-measured", Rows.of(RANKS))[0])
-    assert found[-1] == ["unsupported", "naive", "ring_p2p balanced, usp balanced", "causal", "2", "it shatters."]
-
-
 def test_meshes_of_another_order_are_told_apart():
     rows = Rows.of([shared(), shared(mesh="ulysses=2,ring=2"), shared("ring_p2p", mesh="ring=4")])
     (table,) = tables("strategies", rows)
@@ -146,13 +135,6 @@ def test_environments_say_which_runs_differ(tmp_path):
     assert ["packages.torch", "2.13.0", "all"] in texts(table)
     (one,) = tables("environment", Rows.of_runs(runs[:1]))
     assert ["device.name", "Some CPU"] in texts(one)
-
-
-@pytest.mark.parametrize("status", ["oom", "skipped"])
-def test_a_run_without_any_time_still_has_its_tables(status):
-    rows = Rows.of([record(status=status, message="why")])
-    assert tables("results", rows)[0].rows[0][-1].text == status.upper()
-    assert len(tables("not-measured", rows)) == 1
 
 
 def test_every_record_is_a_line_with_plain_values():
