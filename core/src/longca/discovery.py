@@ -153,7 +153,8 @@ def load_plugins(disabled: frozenset[str] = frozenset()) -> list[Plugin]:
 def _unloaded(point: EntryPoint) -> Plugin:
     distribution = point.dist
     assert distribution is not None, "entry_points() says where each comes from"
-    return Plugin(point.name, distribution.name, distribution.version, point.value.partition(":")[0].strip())
+    name, version = distribution.name or point.name, distribution.version or ""  # an uninstallation that was cut short
+    return Plugin(point.name, name, version, point.value.partition(":")[0].strip())
 
 
 def _switch_off(plugins: list[Plugin], disabled: frozenset[str]) -> None:
