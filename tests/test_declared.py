@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from longca import Offer, registry
 from longca.manifests.pairs import split
-from longca_bench.conformance.subject import OVERTAKEN
+from longca_bench.conformance.offer_variant import OVERTAKEN
 
 from .imports import DISTRIBUTIONS, ROOT
 

@@ -10,7 +10,7 @@ from longca_bench.conformance import (
     KERNEL_CHECKS,
     PLUGIN_CHECKS,
     NotApplicableError,
-    Subject,
+    OfferVariant,
     conformance,
     verify,
 )
@@ -24,7 +24,7 @@ __all__ = [
     "FunctionCheck",
     "Mistake",
     "NotApplicableError",
-    "Subject",
+    "OfferVariant",
     "check",
     "conformance",
     "verify",

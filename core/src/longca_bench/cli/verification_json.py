@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from longca_bench.conformance.circumstances import Circumstances
     from longca_bench.conformance.offers import OfferCheck
+    from longca_bench.conformance.provenance import Provenance
 
 __all__ = ["finding_as_json", "verification_as_json"]
 
@@ -21,21 +21,19 @@ def finding_as_json(label: str, finding: Any) -> dict[str, Any]:
     return {"mask": label, **values}
 
 
-def verification_as_json(
-    checks: Sequence[OfferCheck], finished: datetime, circumstances: Circumstances
-) -> dict[str, Any]:
+def verification_as_json(checks: Sequence[OfferCheck], finished: datetime, provenance: Provenance) -> dict[str, Any]:
     """The verification of one kernel as plain data.
 
     Args:
         checks: The checks of its offers.
         finished: The time of the last check, in UTC.
-        circumstances: The circumstances.
+        provenance: The provenance.
     """
     return {
         "finished": finished.isoformat(timespec="seconds"),
-        **circumstances.device,
-        "versions": circumstances.versions,
-        "sources": circumstances.sources,
+        **provenance.device,
+        "versions": provenance.versions,
+        "sources": provenance.sources,
         "offers": [_check_as_json(check) for check in checks],
     }
 

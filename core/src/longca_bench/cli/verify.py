@@ -162,21 +162,21 @@ def verify(
             raise RequestError(f"--unverified verifies single kernels, and {name} is a pair; name its kernels")
         registry.manifests(name)
 
-    from longca_bench.conformance.circumstances import Circumstances
-    from longca_bench.conformance.noting import doubt, note
+    from longca_bench.conformance.isolation import Isolation
+    from longca_bench.conformance.kept_verdicts import doubt, note
     from longca_bench.conformance.offers import verify_kernels
-    from longca_bench.conformance.road import Road
+    from longca_bench.conformance.provenance import Provenance
     from longca_bench.reports.text import console
     from longca_bench.reports.verify_table import print_verification
 
     found: dict[str, list[OfferCheck]] = {}
     waiting: dict[str, int] = {}
-    circumstances = {name: Circumstances.of(registry, name, where) for name in names} if as_json else {}
+    provenance = {name: Provenance.of(registry, name, where) for name in names} if as_json else {}
     finished: dict[str, datetime] = {}
-    road = Road(timeout=timeout)
+    isolation = Isolation(timeout=timeout)
     try:
         for name, checks, left in verify_kernels(
-            registry, names, where, jobs, road=road, repeat=repeat or 0, unverified=unverified
+            registry, names, where, jobs, isolation=isolation, repeat=repeat or 0, unverified=unverified
         ):
             if unverified and not checks:
                 continue
@@ -194,7 +194,7 @@ def verify(
                 _say_doubted(wrong, is_kept=is_kept, quietly=as_json)
         if as_json:
             done = [name for name in names if name in found]
-            print_json({name: verification_as_json(found[name], finished[name], circumstances[name]) for name in done})
+            print_json({name: verification_as_json(found[name], finished[name], provenance[name]) for name in done})
         for name, left in () if as_json else waiting.items():
             if left:
                 print_verification(console(), name, found[name])

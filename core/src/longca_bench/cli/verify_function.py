@@ -105,14 +105,14 @@ def _mask(pattern: str | None, described: MaskOptions, heads: tuple[int, int], d
 def _in_worker(text: str, shape: str, device: Device, timeout: float) -> tuple[tuple[str, ...], Any]:
     """The parameters of a function, and the function as a kernel in a worker."""
     from longca.plugins import Registry
-    from longca_bench.conformance.road import Road
+    from longca_bench.conformance.isolation import Isolation
     from longca_bench.functions.check import BATCH
     from longca_bench.functions.function_plugin import install
     from longca_bench.functions.user_function import UserFunction, load
 
     name = install(text, shape, BATCH)
-    registry, road = Registry(), Road(timeout=timeout)
-    return UserFunction.of(load(text), text).parameters, lambda _: road.kernel(registry, name, device)
+    registry, isolation = Registry(), Isolation(timeout=timeout)
+    return UserFunction.of(load(text), text).parameters, lambda _: isolation.kernel(registry, name, device)
 
 
 def _in_process(text: str, shape: str, placement: str) -> tuple[tuple[str, ...], Any]:

@@ -1,15 +1,20 @@
-"""Conformance: whether kernels do as their manifests say.
+"""Conformance: whether kernels do as their manifests say. A plugin imports the public names from `longca.testing`.
 
-`longca verify` and the conformance suite share one road: the subjects of a kernel (`subject.py`), their problems
-(`problems.py`, `masks.py`, `blocks.py`), the worker in which a kernel runs (`road.py`), and the findings of a kernel
-on a problem (`oracle.py`). `offers.py` makes the findings of `longca verify`. `checks.py`, `hygiene.py` and `suite.py`
-make the tests of the suite. A plugin imports all public names from `longca.testing`.
+| module | |
+|---|---|
+| `offer_variant` | one offer of a kernel in one dtype and direction |
+| `problems`, `masks` | the problems on which it is verified |
+| `isolation` | the worker in which a kernel runs |
+| `oracle` | the findings of a kernel on a problem |
+| `offers` | the findings of `longca verify` |
+| `checks`, `plugin_checks`, `suite` | the pytest tests of a plugin |
+| `provenance`, `kept_verdicts` | what a verification says of its code, and what this machine keeps of it |
 """
 
 from longca_bench.conformance.checks import CHECKS
-from longca_bench.conformance.hygiene import KERNEL_CHECKS, PLUGIN_CHECKS
+from longca_bench.conformance.offer_variant import NotApplicableError, OfferVariant
 from longca_bench.conformance.oracle import verify
-from longca_bench.conformance.subject import NotApplicableError, Subject
+from longca_bench.conformance.plugin_checks import KERNEL_CHECKS, PLUGIN_CHECKS
 from longca_bench.conformance.suite import conformance
 
-__all__ = ["CHECKS", "KERNEL_CHECKS", "PLUGIN_CHECKS", "NotApplicableError", "Subject", "conformance", "verify"]
+__all__ = ["CHECKS", "KERNEL_CHECKS", "PLUGIN_CHECKS", "NotApplicableError", "OfferVariant", "conformance", "verify"]

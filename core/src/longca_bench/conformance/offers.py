@@ -27,17 +27,17 @@ from longca.manifests.verdict import paragraph
 from longca.manifests.verified import standing
 from longca.plugins import Registry, registry
 from longca.processes import end_with_parent
+from longca_bench.conformance.isolation import Isolation
+from longca_bench.conformance.offer_variant import NotApplicableError, OfferVariant, offer_variants
 from longca_bench.conformance.oracle import REPEATS, verify_changed, verify_outliers, verify_problem, verify_repeats
-from longca_bench.conformance.problems import OUTLIERS_EACH
-from longca_bench.conformance.road import Road
-from longca_bench.conformance.subject import NotApplicableError, Subject, subjects
+from longca_bench.conformance.problems import OUTLIERS_EACH, smallest_first
 from longca_bench.measuring.memory import is_exhausted
 from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.results import ContractError
 from longca_bench.measuring.status import CaseEndError, Status, failure
 from longca_bench.verification.findings import Finding, Verification
 
-__all__ = ["OfferCheck", "verify_kernels", "verify_subject"]
+__all__ = ["OfferCheck", "verify_kernels", "verify_variant"]
 
 _Verify = Callable[[Kernel, Problem, Offer], Verification]
 
@@ -119,60 +119,62 @@ class OfferCheck:
                 self.failures.append((label, finding))
 
 
-def verify_subject(subject: Subject, repeat: int = 0) -> OfferCheck:
+def verify_variant(variant: OfferVariant, repeat: int = 0) -> OfferCheck:
     """Verifies one offer in one direction and dtype. Each end of the kernel is a finding about the kernel.
 
     Args:
-        subject: The offer.
+        variant: The offer.
         repeat: Further calls for each problem, on changed inputs.
     """
-    check, start = OfferCheck(subject.name, subject.offer, subject.direction, subject.dtype), time.monotonic()
+    check, start = OfferCheck(variant.name, variant.offer, variant.direction, variant.dtype), time.monotonic()
     try:
-        _verify_all(subject, subject.problems(), check, repeat)
+        _verify_all(variant, variant.problems(), check, repeat)
     except NotApplicableError as reason:
         check.skipped = str(reason)
     check.seconds = time.monotonic() - start
     return check
 
 
-def _verify_all(subject: Subject, problems: Sequence[tuple[str, Problem]], check: OfferCheck, repeat: int) -> None:
+def _verify_all(variant: OfferVariant, problems: Sequence[tuple[str, Problem]], check: OfferCheck, repeat: int) -> None:
     """Verifies the problems of an offer, until an event ends its check."""
-    asked: list[tuple[str, Problem, _Verify]] = [(label, problem, verify_problem) for label, problem in problems]
-    asked += [(f"{label}, outliers", problem, verify_outliers) for label, problem in problems[::OUTLIERS_EACH]]
-    if promised := _promised(subject, problems):
+    asked: list[tuple[str, Problem, _Verify]]
+    asked = [(label, problem, verify_problem) for label, problem in smallest_first(problems)]
+    outliers = smallest_first(problems[::OUTLIERS_EACH])
+    asked += [(f"{label}, outliers", problem, verify_outliers) for label, problem in outliers]
+    if promised := _promised(variant, problems):
         label, largest = max(promised, key=lambda labelled: labelled[1].area)
         asked.append((f"{label}, {REPEATS} runs", largest, verify_repeats))
-        if reasons := subject.registry.resolve(subject.name, largest).reasons:
+        if reasons := variant.registry.resolve(variant.name, largest).reasons:
             check.end(Status.WRONG, f"{label}: the offer promises equal bits, but: {paragraph(reasons)}")
     kernel = None
     for label, problem, verify in asked:
         try:
-            kernel = subject.kernel
-            check.take(label, verify(kernel, problem, subject.offer))
+            kernel = variant.kernel
+            check.take(label, verify(kernel, problem, variant.offer))
             if repeat and verify is verify_problem:
-                check.take_calls(label, verify_changed(subject.kernel, problem, subject.offer, repeat))
+                check.take_calls(label, verify_changed(variant.kernel, problem, variant.offer, repeat))
         except Exception as error:
-            status, message = _how(error, subject)
+            status, message = _how(error, variant)
             check.end(status, f"{label}: {message}")
             if isinstance(kernel, RemoteKernel):
                 kernel.end()  # the next offer gets a fresh worker
             return
 
 
-def _promised(subject: Subject, problems: Sequence[tuple[str, Problem]]) -> list[tuple[str, Problem]]:
+def _promised(variant: OfferVariant, problems: Sequence[tuple[str, Problem]]) -> list[tuple[str, Problem]]:
     """The problems whose results must have equal bits. Of a pair both halves must promise them."""
-    if not subject.offer.deterministic:
+    if not variant.offer.deterministic:
         return []
     strict = [(label, replace(problem, deterministic=True)) for label, problem in problems]
-    if split(subject.name) is None:
+    if split(variant.name) is None:
         return strict
-    return [(label, problem) for label, problem in strict if subject.registry.resolve(subject.name, problem).valid]
+    return [(label, problem) for label, problem in strict if variant.registry.resolve(variant.name, problem).valid]
 
 
-def _how(error: Exception, subject: Subject) -> tuple[Status, str]:
+def _how(error: Exception, variant: OfferVariant) -> tuple[Status, str]:
     """The status and the message of an event that ends a check."""
     if isinstance(error, CaseEndError):
-        late = f"no answer within {subject.road.timeout:g} s; it was ended"
+        late = f"no answer within {variant.isolation.timeout:g} s; it was ended"
         return error.status, late if error.status is Status.TIMEOUT else str(error)
     if isinstance(error, ContractError | VerificationError):
         return Status.WRONG, str(error)
@@ -186,7 +188,7 @@ def verify_kernels(
     device: Device,
     jobs: int = 1,
     *,
-    road: Road = Road(),
+    isolation: Isolation = Isolation(),
     repeat: int = 0,
     unverified: bool = False,
 ) -> Iterator[tuple[str, list[OfferCheck], int]]:
@@ -199,7 +201,7 @@ def verify_kernels(
         kernels: Names of kernels and pairs.
         device: The device. Several jobs take every GPU in turn.
         jobs: Processes. Each is the judge of workers of its own.
-        road: How kernels are reached.
+        isolation: Where kernels run.
         repeat: Further calls for each problem, on changed inputs.
         unverified: Whether to verify only the offers that nobody verified on the device, and to allow them.
 
@@ -207,14 +209,15 @@ def verify_kernels(
         After each check, its kernel, the kernel's checks so far in the order of its offers, and how many are left. A
         kernel with nothing to check comes once, with no checks.
     """
-    every = {kernel: subjects(source, kernel, device, road, allow_unverified=unverified) for kernel in kernels}
     asked = {
         kernel: [
-            (number, subject)
-            for number, subject in enumerate(found)
-            if not unverified or standing(kernel, subject.offer, device).is_open
+            (number, variant)
+            for number, variant in enumerate(
+                offer_variants(source, kernel, device, isolation, allow_unverified=unverified)
+            )
+            if not unverified or standing(kernel, variant.offer, device).is_open
         ]
-        for kernel, found in every.items()
+        for kernel in kernels
     }
     for kernel, some in asked.items():
         if not some:
@@ -223,21 +226,23 @@ def verify_kernels(
         context = multiprocessing.get_context("spawn")
         start = (source.disabled, context.Value("i", 0), _gpus(device))
         with ProcessPoolExecutor(jobs, context, _start, start) as pool:
-            yield from _side_by_side(pool, asked, (device, road, repeat, unverified))
+            yield from _side_by_side(pool, asked, (device, isolation, repeat, unverified))
         return
     for kernel, some in asked.items():
         checks: list[OfferCheck] = []
-        for left, (_, subject) in zip(reversed(range(len(some))), some, strict=True):
-            checks.append(verify_subject(subject, repeat))
+        for left, (_, variant) in zip(reversed(range(len(some))), some, strict=True):
+            checks.append(verify_variant(variant, repeat))
             yield kernel, checks, left
 
 
 def _side_by_side(
-    pool: ProcessPoolExecutor, asked: Mapping[str, list[tuple[int, Subject]]], about: tuple[Device, Road, int, bool]
+    pool: ProcessPoolExecutor,
+    asked: Mapping[str, list[tuple[int, OfferVariant]]],
+    about: tuple[Device, Isolation, int, bool],
 ) -> Iterator[tuple[str, list[OfferCheck], int]]:
     """Verifies the numbered offers of some kernels in the processes of a pool."""
     running = {
-        kernel: [(subject, pool.submit(_verify, kernel, number, *about)) for number, subject in some]
+        kernel: [(variant, pool.submit(_verify, kernel, number, *about)) for number, variant in some]
         for kernel, some in asked.items()
     }
     owners = {check: kernel for kernel, checks in running.items() for _, check in checks}
@@ -272,15 +277,18 @@ def _start(disabled: frozenset[str], started: Any, gpus: list[str]) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus[turn % len(gpus)]
 
 
-def _verify(kernel: str, number: int, device: Device, road: Road, repeat: int, unverified: bool) -> OfferCheck:
-    return verify_subject(list(subjects(_registry, kernel, device, road, allow_unverified=unverified))[number], repeat)
+def _verify(
+    kernel: str, number: int, device: Device, isolation: Isolation, repeat: int, unverified: bool
+) -> OfferCheck:
+    found = list(offer_variants(_registry, kernel, device, isolation, allow_unverified=unverified))
+    return verify_variant(found[number], repeat)
 
 
-def _result(subject: Subject, check: Future[OfferCheck]) -> OfferCheck:
+def _result(variant: OfferVariant, check: Future[OfferCheck]) -> OfferCheck:
     """The check that a job has made. A job that the system ended has made none."""
     try:
         return check.result()
     except BrokenProcessPool:
-        lost = OfferCheck(subject.name, subject.offer, subject.direction, subject.dtype)
+        lost = OfferCheck(variant.name, variant.offer, variant.direction, variant.dtype)
         lost.end(Status.CRASHED, "the process that verified it, or another job, was ended. Take fewer --jobs")
         return lost

@@ -22,7 +22,7 @@ from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
 from longca.masks import Mask
 from longca.plugins import registry
-from longca_bench.conformance.road import Road
+from longca_bench.conformance.isolation import Isolation
 from longca_bench.measuring.results import NAMES, ContractError, held
 from longca_bench.verification.change import Change
 from longca_bench.verification.findings import (
@@ -41,7 +41,6 @@ from longca_bench.verification.verify import Means, check_backward, check_counts
 __all__ = [
     "REPEATS",
     "Results",
-    "buffers_for",
     "oracle",
     "run",
     "verify",
@@ -212,6 +211,8 @@ def verify_repeats(kernel: Kernel, problem: Problem, offer: Offer | None = None)
 def verify_changed(kernel: Kernel, problem: Problem, offer: Offer, calls: int) -> Iterator[Verification]:
     """Verifies calls with one plan. Before each call the inputs change in the same memory.
 
+    Every second call gets buffers, which are the same and poisoned anew. The others get none.
+
     Args:
         kernel: The kernel.
         problem: The problem.
@@ -224,11 +225,15 @@ def verify_changed(kernel: Kernel, problem: Problem, offer: Offer, calls: int) -
     plan, change = _planned(kernel, problem, offer), Change.none(problem)
     given = draw_inputs(problem, seed=0)
     inputs, expected = given.clone(), reference(problem, given)
-    for _ in range(calls):
+    buffers = buffers_for(given, problem.direction)
+    for number in range(calls):
         change = Change.draw(problem, change)
         change.apply(given, inputs)
+        for buffer in buffers.values():
+            buffer.fill_(torch.nan)
         try:
-            results = {name: change.undo(name, result) for name, result in run(kernel, plan, inputs).items()}
+            found = run(kernel, plan, inputs, buffers if number % 2 else None)
+            results = {name: change.undo(name, result) for name, result in found.items()}
             yield check_values(results, expected, rough_lse=offer.rough_lse).placed(change.place)
         except ContractError as error:
             yield Verification(findings_of(error))
@@ -274,7 +279,7 @@ def oracle(problem: Problem, seed: int) -> tuple[Inputs, Reference]:
 
 def _supported(name: str, problem: Problem) -> Kernel:
     registry().resolve(name, problem).check()
-    return Road().kernel(registry(), name, problem.device)
+    return Isolation().kernel(registry(), name, problem.device)
 
 
 def _planned(kernel: Kernel, problem: Problem, offer: Offer | None) -> Plan:

@@ -8,7 +8,16 @@ from longca.manifests import Offer, Problem
 from longca.masks import Mask
 from longca_bench.conformance.masks import long_blocks, long_masks, small_masks
 
-__all__ = ["OUTLIERS_EACH", "Labelled", "few", "head_dims", "long_problems", "problems_for", "small_problems"]
+__all__ = [
+    "OUTLIERS_EACH",
+    "Labelled",
+    "few",
+    "head_dims",
+    "long_problems",
+    "problems_for",
+    "small_problems",
+    "smallest_first",
+]
 
 _FEW = 3  # masks for each further head dimension, because a kernel is compiled anew for each
 _LONG_HEAD_DIM = 128
@@ -79,6 +88,11 @@ def few(problems: Sequence[Labelled]) -> list[Labelled]:
     if len(problems) <= _FEW:
         return list(problems)
     return [problems[round(index * (len(problems) - 1) / (_FEW - 1))] for index in range(_FEW)]
+
+
+def smallest_first(problems: Iterable[Labelled]) -> list[Labelled]:
+    """Problems by their numbers of scores, so that the smallest one that fails comes first."""
+    return sorted(problems, key=lambda each: each[1].concrete_mask.seqlen_q * each[1].concrete_mask.seqlen_k)
 
 
 def _ruled(offer: Offer, head_dim: int) -> tuple[int, ...]:

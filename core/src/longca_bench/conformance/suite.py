@@ -31,9 +31,9 @@ from longca.manifests.devices import current_device
 from longca.manifests.pairs import split
 from longca.plugins import PluginInfo, Registry, registry
 from longca_bench.conformance.checks import CHECKS
-from longca_bench.conformance.hygiene import KERNEL_CHECKS, PLUGIN_CHECKS
-from longca_bench.conformance.road import Road
-from longca_bench.conformance.subject import NotApplicableError, subjects
+from longca_bench.conformance.isolation import Isolation
+from longca_bench.conformance.offer_variant import NotApplicableError, offer_variants
+from longca_bench.conformance.plugin_checks import KERNEL_CHECKS, PLUGIN_CHECKS
 from longca_bench.measuring.options import DEADLINE
 
 __all__ = ["Check", "checks_of", "conformance"]
@@ -41,7 +41,7 @@ __all__ = ["Check", "checks_of", "conformance"]
 
 @dataclass(frozen=True)
 class Check:
-    """One check of one subject, of one kernel or of the plugin.
+    """One check of one variant, of one kernel or of the plugin.
 
     Attributes:
         id: The test id.
@@ -88,7 +88,7 @@ def conformance(
         RequestError: Neither a distribution nor kernels were given, or an expected failure means no check.
     """
     pytest = _pytest()
-    checks = list(checks_of(distribution, kernels, device, Road(isolated, timeout)))
+    checks = list(checks_of(distribution, kernels, device, Isolation(isolated, timeout)))
     expected = dict(expected_failures or {})
     _refuse_stale(checks, expected)
 
@@ -108,7 +108,7 @@ def checks_of(
     distribution: str | None,
     kernels: Iterable[str] | None = None,
     device: Device | None = None,
-    road: Road = Road(),
+    isolation: Isolation = Isolation(),
 ) -> Iterator[Check]:
     """Every check of a plugin and its kernels, or of some kernels alone.
 
@@ -116,7 +116,7 @@ def checks_of(
         distribution: See `conformance`.
         kernels: See `conformance`.
         device: See `conformance`.
-        road: How kernels are reached.
+        isolation: Where kernels run.
 
     Raises:
         UnknownNameError: The plugin or a kernel is unknown.
@@ -134,20 +134,20 @@ def checks_of(
         everything.manifests(kernel)
         if plugins and not set(split(kernel) or (kernel,)) & set(provided):
             raise UnknownNameError(f"kernel of {distribution}", kernel, provided)
-        yield from _kernel_checks(everything, kernel, where, road)
+        yield from _kernel_checks(everything, kernel, where, isolation)
 
 
-def _kernel_checks(registry: Registry, kernel: str, device: Device, road: Road) -> Iterator[Check]:
+def _kernel_checks(registry: Registry, kernel: str, device: Device, isolation: Isolation) -> Iterator[Check]:
     for name, examine in KERNEL_CHECKS.items():
-        yield Check(f"{kernel}-{name}", kernel, name, partial(examine, registry, kernel, device, road))
+        yield Check(f"{kernel}-{name}", kernel, name, partial(examine, registry, kernel, device, isolation))
     seen: Counter[str] = Counter()
-    for offer, some in groupby(subjects(registry, kernel, device, road), key=attrgetter("offer")):
+    for offer, some in groupby(offer_variants(registry, kernel, device, isolation), key=attrgetter("offer")):
         seen[offer.form] += 1
         form = f"{offer.form}.{seen[offer.form]}" if seen[offer.form] > 1 else str(offer.form)
-        for subject in some:
-            about = f"{kernel}-{form}-{subject.dtype}-{subject.direction}"
+        for variant in some:
+            about = f"{kernel}-{form}-{variant.dtype}-{variant.direction}"
             for name, check in CHECKS.items():
-                yield Check(f"{about}-{name}", kernel, name, partial(check, subject))
+                yield Check(f"{about}-{name}", kernel, name, partial(check, variant))
 
 
 def _plugins(registry: Registry, distribution: str) -> list[PluginInfo]:

@@ -204,13 +204,13 @@ def provide_kernel():
 """
 #: What `longca verify` says of each kernel: the status, and a part of the message.
 SAYS = {
-    "exits": ("crashed", "full, 3:3 heads: the worker exited with code 0"),
-    "leaves": ("error", "full, 3:3 heads: SystemExit: 0"),
-    "faults": ("crashed", "full, 3:3 heads: the worker was ended by SIGSEGV"),
-    "hangs": ("timeout", "full, 3:3 heads: no answer within 8 s; it was ended"),
-    "no_memory": ("oom", "full, 3:3 heads: OutOfMemoryError: CUDA out of memory"),
+    "exits": ("crashed", "3:3 heads: the worker exited with code 0"),
+    "leaves": ("error", "3:3 heads: SystemExit: 0"),
+    "faults": ("crashed", "3:3 heads: the worker was ended by SIGSEGV"),
+    "hangs": ("timeout", "3:3 heads: no answer within 8 s; it was ended"),
+    "no_memory": ("oom", "3:3 heads: OutOfMemoryError: CUDA out of memory"),
     "nothing": ("wrong", "out: the kernel returned a NoneType instead of a tuple of out, lse"),
-    "no_plan": ("wrong", "full, 3:3 heads: plan returned a int"),
+    "no_plan": ("wrong", "3:3 heads: plan returned a int"),
     "rare": ("ok", ""),
     "daemon": ("ok", ""),
     "right": ("ok", ""),
@@ -264,7 +264,7 @@ def test_the_table_names_the_status(ending):
     ran = ending.longca("verify", *named, "--device", "cpu", "--jobs", "2")
     assert (ran.returncode, ran.stderr) == (1, "")
     assert re.search(r"✗ CRASHED +full +float32 +forward", ran.stdout)
-    assert "exits full float32 forward: crashed on full, 3:3 heads: the worker exited with code 0" in ran.stdout
+    assert "exits full float32 forward: crashed on one token, 3:3 heads: the worker exited with code 0" in ran.stdout
     assert re.search(r"✓ +full +float32 +forward", ran.stdout)
 
 

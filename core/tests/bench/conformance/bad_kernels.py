@@ -91,7 +91,7 @@ class PacksGradients(Base):
 
 class ChangesState(Base):
     def forward(self, *arguments, **buffers):
-        torch.set_grad_enabled(not torch.is_grad_enabled())
+        torch.set_default_dtype(torch.float64)
         return super().forward(*arguments, **buffers)
 
 

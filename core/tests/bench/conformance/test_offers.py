@@ -2,16 +2,15 @@ import pytest
 
 from longca.kernels.pair import Pair
 from longca.manifests import Backward, Device, Offer
-from longca.plugins import registry
 from longca_bench.cli.verification_json import _check_as_json
-from longca_bench.conformance.offers import verify_kernels, verify_subject
-from longca_bench.conformance.road import Road
-from longca_bench.conformance.subject import Subject, subjects
+from longca_bench.conformance.isolation import Isolation
+from longca_bench.conformance.offer_variant import OfferVariant, offer_variants
+from longca_bench.conformance.offers import verify_variant
 from longca_builtin.naive import Naive
 
 from .bad_kernels import KERNELS
 
-CPU, HERE = Device("cpu"), Road(isolated=False)
+CPU, HERE = Device("cpu"), Isolation(isolated=False)
 
 
 @pytest.fixture(scope="module")
@@ -22,12 +21,14 @@ def checks():
         patch.setenv("LONGCA_PLUGINS", "")
         registry = plugins.Registry()
     # The conformance suite has the other dtypes.
-    found = {name: [s for s in subjects(registry, name, CPU) if s.dtype == "float32"] for name in ("naive", "sdpa")}
-    return {name: [verify_subject(subject) for subject in some] for name, some in found.items()}
+    found = {
+        name: [s for s in offer_variants(registry, name, CPU) if s.dtype == "float32"] for name in ("naive", "sdpa")
+    }
+    return {name: [verify_variant(variant) for variant in some] for name, some in found.items()}
 
 
 def first(core, kernel):
-    return verify_subject(next(subjects(core, kernel, CPU, HERE)))
+    return verify_variant(next(offer_variants(core, kernel, CPU, HERE)))
 
 
 @pytest.mark.parametrize("kernel", ["naive", "sdpa"])
@@ -64,15 +65,15 @@ def test_awkward_problems_are_among_them(checks, kernel, parts):
 
 
 def test_a_pair_is_verified_by_the_offers_of_its_backward_half(core):
-    subject = next(s for s in subjects(core, "naive+sdpa", CPU) if s.offer.cpu and s.offer.form == "causal")
-    check = verify_subject(subject)
+    variant = next(s for s in offer_variants(core, "naive+sdpa", CPU) if s.offer.cpu and s.offer.form == "causal")
+    check = verify_variant(variant)
     assert check.passed, (check.failures, check.error, check.skipped)
 
 
 def test_a_pair_whose_halves_do_not_fit_says_why(core):
     alone = core.manifest("sdpa").offers[0].model_copy(update={"backward": Backward.OWN})
     core.kernels["sdpa"] = core.manifest("sdpa").model_copy(update={"offers": (alone,)})
-    check = verify_subject(Subject(core, "naive+sdpa", alone, "float32", "backward", CPU))
+    check = verify_variant(OfferVariant(core, "naive+sdpa", alone, "float32", "backward", CPU))
     assert not check.passed
     assert "backward half: sdpa's backward takes only its own forward's lse" in check.skipped
 
@@ -81,9 +82,9 @@ def test_a_pair_whose_halves_do_not_fit_says_why(core):
 def test_a_pair_promises_equal_bits_where_both_halves_do(core, promised):
     offers = tuple(offer.model_copy(update={"deterministic": promised}) for offer in core.manifest("naive").offers)
     core.kernels["naive"] = core.manifest("naive").model_copy(update={"offers": offers})
-    subject = next(s for s in subjects(core, "naive+sdpa", CPU, HERE) if s.offer.cpu and s.offer.form == "causal")
-    assert subject.offer.deterministic
-    check = verify_subject(subject)
+    variant = next(s for s in offer_variants(core, "naive+sdpa", CPU, HERE) if s.offer.cpu and s.offer.form == "causal")
+    assert variant.offer.deterministic
+    check = verify_variant(variant)
     assert check.passed, (check.failures, check.error, check.skipped)
     assert any("runs" in mask for mask in check.masks) == promised
 
@@ -96,8 +97,8 @@ def test_a_wrong_backward_is_found_in_a_pair(core, monkeypatch):
 
     loaded = {"sdpa": Naive(), "naive": Doubled()}
     monkeypatch.setattr(core, "load", lambda name: Pair(loaded["sdpa"], lambda: loaded["naive"]))
-    check = verify_subject(
-        Subject(core, "sdpa+naive", core.manifest("naive").offers[0], "float32", "backward", CPU, HERE)
+    check = verify_variant(
+        OfferVariant(core, "sdpa+naive", core.manifest("naive").offers[0], "float32", "backward", CPU, HERE)
     )
     assert {finding.tensor.split()[0] for _, finding in check.failures} == {"dq"}, check.error
 
@@ -111,33 +112,10 @@ def test_a_kernel_that_raises_is_a_finding(core, monkeypatch):
     check = first(core, "naive")
     assert not check.passed
     assert (str(check.status), "no such tile" in check.error) == ("error", True)
+    assert "77 × 203" in check.error, "the smallest problem of its form comes first"
 
 
 def test_a_plan_in_another_form_than_the_offer_is_a_finding(core, monkeypatch):
     monkeypatch.setattr(core, "load", lambda name: KERNELS["plans_another_form"]())
     check = first(core, "naive")
     assert (str(check.status), "the plan's form is dense" in check.error) == ("wrong", True)
-
-
-@pytest.mark.exhaustive
-def test_side_by_side_as_one_after_the_other():
-    found, kernels = registry(), ["online", "fa3"]
-    alone, together = told(found, kernels[:1], 1), told(found, kernels, 2)
-    assert sorted(together) == sorted(kernels)
-    assert [about(check) for check in together["online"]] == [about(check) for check in alone["online"]]
-    assert all(check.passed for check in together["online"])
-    assert all(check.skipped for check in together["fa3"])
-
-
-def told(found, kernels, jobs):
-    """Each kernel's checks, of which more come each time until none is left."""
-    checks, lefts = {}, {kernel: [] for kernel in kernels}
-    for kernel, done, left in verify_kernels(found, kernels, CPU, jobs):
-        checks[kernel] = list(done)
-        lefts[kernel].append(left)
-    assert lefts == {kernel: list(reversed(range(len(done)))) for kernel, done in checks.items()}
-    return checks
-
-
-def about(check):
-    return check.offer, check.dtype, check.direction, check.passed, check.skipped, check.error, check.masks

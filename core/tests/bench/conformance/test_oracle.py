@@ -7,8 +7,8 @@ from longca.errors import UnsupportedError, VerificationError
 from longca.manifests import Device
 from longca.masks import build
 from longca.testing import verify
+from longca_bench.conformance.offer_variant import OfferVariant
 from longca_bench.conformance.oracle import verify_repeats
-from longca_bench.conformance.subject import Subject
 from longca_bench.verification.inputs import draw_inputs
 from longca_builtin.naive import Naive
 
@@ -83,7 +83,7 @@ def test_what_a_manifest_does_not_cover():
 
 def test_a_kernel_that_is_not_deterministic_is_a_finding(core):
     offer = core.manifest("naive").offers[-1]
-    problem = Subject(core, "naive", offer, "float32", "backward", Device("cpu")).problem
+    problem = OfferVariant(core, "naive", offer, "float32", "backward", Device("cpu")).problem
     assert verify_repeats(Naive(), problem, offer).passed
     found = verify_repeats(KERNELS["not_deterministic"](), problem)
     failed = {finding.tensor: finding.note for finding in found.failures}

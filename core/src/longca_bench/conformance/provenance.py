@@ -1,24 +1,61 @@
-"""Sources: digests of the code that a kernel is verified with, so that a record says which code it is of."""
+"""Provenance: where, with which versions and with which sources a kernel is verified."""
 
 from __future__ import annotations
 
 import hashlib
-import os
+import platform
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from longca.discovery import CORE
+from longca.manifests import Device, installed_version
+from longca.manifests.packages import alternatives
 from longca.plugins import Registry
+from longca_bench.measuring.environment import device_facts
 
-__all__ = ["kits", "source_digests"]
+__all__ = ["Provenance", "kits", "source_digests"]
 
-_COMPILED = "__pycache__"
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where, with which versions and with which sources a kernel is verified.
+
+    Attributes:
+        device: The device, with the versions of CUDA and of its driver, as in the `environment.json` of a run.
+        versions: Versions of Python, PyTorch, Triton and the core, of the kernel's distribution with its kits, and of
+            each package that the kernel requires. None for a package that is not installed.
+        sources: Digests of the kernel's sources, from `source_digests`.
+    """
+
+    device: dict[str, Any]
+    versions: dict[str, str | None]
+    sources: dict[str, str | None]
+
+    @classmethod
+    def of(cls, registry: Registry, kernel: str, device: Device) -> Provenance:
+        """The provenance of a verification on a device, now.
+
+        Args:
+            registry: The registry of the kernel.
+            kernel: The name of the kernel or the pair.
+            device: The device.
+        """
+        manifests, plugins = registry.manifests(kernel), registry.providers(kernel)
+        texts = {text for m in manifests for text in (*m.requires, *(t for offer in m.offers for t in offer.requires))}
+        required = sorted({wanted.name for text in texts for wanted in alternatives(text)})
+        names = ("torch", "triton", CORE, *(kit for p in plugins for kit in kits(p.distribution)), *required)
+        versions: dict[str, str | None] = {"python": platform.python_version()}
+        versions |= {name: installed_version(name) for name in names}
+        versions |= {plugin.distribution: plugin.version for plugin in plugins}
+        return cls(device_facts(device), versions, source_digests(registry, kernel))
 
 
 def source_digests(registry: Registry, kernel: str) -> dict[str, str | None]:
@@ -79,13 +116,7 @@ def _digest(module: str) -> tuple[str, str | None]:
 
 def _files(package: Path) -> Iterator[Path]:
     """The files of a package, without compiled ones."""
-    for folder, folders, names in os.walk(package, onerror=_raise):
-        folders[:] = [name for name in folders if name != _COMPILED]
-        yield from (Path(folder, name) for name in names)
-
-
-def _raise(error: OSError) -> None:
-    raise error
+    return (path for path in package.rglob("*") if "__pycache__" not in path.parts and not path.is_dir())
 
 
 def _hash(root: Path, files: Iterator[Path] | list[Path]) -> str:

@@ -15,8 +15,8 @@ from longca.plain_text import plain_text
 from longca.plugins import Registry
 from longca_advice.from_records import half_at_fault
 from longca_advice.history import CodeVerdict, append, code_version, history
+from longca_bench.conformance.offer_variant import OVERTAKEN
 from longca_bench.conformance.offers import OfferCheck
-from longca_bench.conformance.subject import OVERTAKEN
 from longca_bench.measuring.environment import this_machine
 from longca_bench.measuring.status import Status
 

@@ -1,7 +1,7 @@
-"""The subject of a check: one offer of a kernel in one dtype and direction, and the problems that reach it.
+"""The variant of a check: one offer of a kernel in one dtype and direction, and the problems that reach it.
 
-`longca verify` and the conformance suite both start here: `subjects` lists the subjects of a kernel, and
-`Subject.problems` lists the problems of a subject.
+`longca verify` and the conformance suite both start here: `offer_variants` lists those of a kernel, and
+`OfferVariant.problems` lists the problems of one.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from longca.manifests.pairs import join, split
 from longca.manifests.problem import Direction
 from longca.masks import Mask
 from longca.plugins import Registry
+from longca_bench.conformance.isolation import Isolation
 from longca_bench.conformance.oracle import Results
 from longca_bench.conformance.problems import Labelled, few, long_problems, problems_for, small_problems
-from longca_bench.conformance.road import Road
 from longca_bench.verification.findings import check_values
 from longca_bench.verification.reference import Reference
 
-__all__ = ["OVERTAKEN", "PARTNER", "NotApplicableError", "Subject", "subjects"]
+__all__ = ["OVERTAKEN", "PARTNER", "NotApplicableError", "OfferVariant", "offer_variants"]
 
 #: Codes of reasons that hold for every mask, the most telling one first.
 _OF_ALL = ("device", "unverified", "package")
@@ -34,11 +34,11 @@ PARTNER = "naive"  # the other half of a pair
 
 
 class NotApplicableError(LongCAError):
-    """A check does not apply to a subject, or cannot be made on this machine. The message has the reason."""
+    """A check does not apply to a variant, or cannot be made on this machine. The message has the reason."""
 
 
 @dataclass(frozen=True)
-class Subject:
+class OfferVariant:
     """One offer of a kernel in one dtype and direction.
 
     Attributes:
@@ -48,7 +48,7 @@ class Subject:
         dtype: Data type.
         direction: `forward`, or `backward` for both.
         device: The device.
-        road: How the kernel is reached.
+        isolation: Where the kernel runs.
         allow_unverified: Whether its problems may be computed by an offer that nobody verified on the device.
     """
 
@@ -58,13 +58,13 @@ class Subject:
     dtype: DType
     direction: Direction
     device: Device
-    road: Road = field(default_factory=Road)
+    isolation: Isolation = field(default_factory=Isolation)
     allow_unverified: bool = False
 
     @property
     def kernel(self) -> Kernel:
-        """The kernel, whose time begins now (see `longca_bench.conformance.road.Road`)."""
-        return self.road.kernel(self.registry, self.name, self.device)
+        """The kernel, whose time begins now (see `longca_bench.conformance.isolation.Isolation`)."""
+        return self.isolation.kernel(self.registry, self.name, self.device)
 
     def problems(self, masks: Iterable[tuple[str, Mask]] | None = None) -> list[Labelled]:
         """Labelled problems that the offer covers.
@@ -150,10 +150,15 @@ class Subject:
         return next((way for way in ways if self.registry.resolve(self.name, way[1]).is_by(self.offer)), None)
 
 
-def subjects(
-    registry: Registry, kernel: str, device: Device, road: Road = Road(), *, allow_unverified: bool = False
-) -> Iterator[Subject]:
-    """The subjects of a kernel: every offer in every dtype and direction that it has.
+def offer_variants(
+    registry: Registry,
+    kernel: str,
+    device: Device,
+    isolation: Isolation = Isolation(),
+    *,
+    allow_unverified: bool = False,
+) -> Iterator[OfferVariant]:
+    """The variants of a kernel's offers: every offer in every dtype and direction that it has.
 
     A pair has the offers of its backward kernel, which gets out and lse of the forward kernel. An offer without a
     forward is paired with `naive`.
@@ -162,7 +167,7 @@ def subjects(
         registry: The kernel's registry.
         kernel: The name of the kernel, or of the pair.
         device: The device.
-        road: How the kernel is reached.
+        isolation: Where the kernel runs.
         allow_unverified: Whether their problems may be computed by an offer that nobody verified on the device.
     """
     *paired, manifest = registry.manifests(kernel)
@@ -170,7 +175,7 @@ def subjects(
         name = kernel if offer.forward or split(kernel) else join(PARTNER, kernel)
         for dtype in offer.dtypes:
             for direction in (Direction.BACKWARD,) if paired else offer.directions:
-                yield Subject(registry, name, offer, dtype, direction, device, road, allow_unverified)
+                yield OfferVariant(registry, name, offer, dtype, direction, device, isolation, allow_unverified)
 
 
 def _telling(refusals: Sequence[Reason]) -> str:

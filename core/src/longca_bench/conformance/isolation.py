@@ -1,4 +1,4 @@
-"""The road to a kernel that is examined: a worker of its distributions, or this process.
+"""Isolation: a kernel that is verified runs in a worker of its distributions, or in this process.
 
 The process that examines draws inputs, computes references and compares, and it runs no kernel that is isolated.
 """
@@ -20,15 +20,15 @@ from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.results import methods_of
 from longca_bench.measuring.worker import Workers
 
-__all__ = ["Road"]
+__all__ = ["Isolation"]
 
 _MOST_KERNELS = 4  # with a worker each
 _MOST_UNUSED = 200  # blocks of shared memory without a tensor, each of which holds a file descriptor
 
 
 @dataclass(frozen=True)
-class Road:
-    """How kernels are reached.
+class Isolation:
+    """Where kernels run.
 
     Attributes:
         isolated: Whether kernels run in workers. Else they run in this process, without a deadline.
@@ -58,11 +58,11 @@ class Road:
         return methods_of(registry.load(name))
 
     def _remote(self, registry: Registry, name: str, device: Device) -> RemoteKernel:
-        return _judge(torch_device(device)).kernel(registry, name, self.timeout)
+        return _workers_on(torch_device(device)).kernel(registry, name, self.timeout)
 
 
 @dataclass
-class _Judge:
+class _KernelWorkers:
     """The workers for one device, and the kernels in them.
 
     Attributes:
@@ -90,23 +90,23 @@ class _Judge:
         return self._kernels[key]
 
 
-_judges: dict[torch.device, _Judge] = {}
+_kept: dict[torch.device, _KernelWorkers] = {}
 
 
-def _judge(place: torch.device) -> _Judge:
+def _workers_on(place: torch.device) -> _KernelWorkers:
     environment = dict(os.environ)
-    if place in _judges and _judges[place].environment != environment:
-        _judges.pop(place).workers.close()
-    if place not in _judges:
-        _judges[place] = _Judge(Workers(place), environment)
-    return _judges[place]
+    if place in _kept and _kept[place].environment != environment:
+        _kept.pop(place).workers.close()
+    if place not in _kept:
+        _kept[place] = _KernelWorkers(Workers(place), environment)
+    return _kept[place]
 
 
 def _close() -> None:
-    while _judges:
-        _judges.popitem()[1].workers.close()
+    while _kept:
+        _kept.popitem()[1].workers.close()
 
 
 atexit.register(_close)
 # A forked process has no share in the workers of the process that it was forked from.
-os.register_at_fork(after_in_child=_judges.clear)
+os.register_at_fork(after_in_child=_kept.clear)

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from longca_bench.conformance.sources import kits, source_digests
+from longca_bench.conformance.provenance import kits, source_digests
 
 from ...fake_plugins import provides
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from longca.masks.bounds import check_bounds, uniform_bounds
-from longca_bench.conformance.blocks import block_masks, no_blocks, random_blocks, skewed_blocks
+from longca_bench.conformance.masks import block_masks, no_blocks, random_blocks, skewed_blocks
 
 BOUNDS = uniform_bounds(1103, 16)
 

@@ -3,8 +3,8 @@ import pytest
 from longca.manifests import Backward, Device, Offer
 from longca.masks import PATTERNS, Form
 from longca_bench.conformance.masks import LONG, long_masks, small_masks
+from longca_bench.conformance.offer_variant import OVERTAKEN, NotApplicableError, OfferVariant, offer_variants
 from longca_bench.conformance.problems import head_dims
-from longca_bench.conformance.subject import OVERTAKEN, NotApplicableError, Subject, subjects
 
 CPU, H200 = Device("cpu"), Device("cuda", (9, 0), name="NVIDIA H200")
 STATIC = {name for name, pattern in PATTERNS.items() if not pattern.per_head}
@@ -24,7 +24,7 @@ def ask(core):
 
     def asked(*offers, device=CPU, **options):
         core.kernels["naive"] = core.manifest("naive").model_copy(update={"offers": offers})
-        return Subject(core, "naive", offers[-1], "float32", "backward", device).problems(**options)
+        return OfferVariant(core, "naive", offers[-1], "float32", "backward", device).problems(**options)
 
     return asked
 
@@ -115,9 +115,9 @@ def test_gpus_get_blocks_over_many_tiles(ask):
 
 
 def test_a_pair_has_the_offers_of_its_backward_half(core):
-    found = list(subjects(core, "naive+sdpa", CPU))
-    assert {subject.offer for subject in found} == set(core.manifest("sdpa").offers)
-    assert {subject.direction for subject in found} == {"backward"}
+    found = list(offer_variants(core, "naive+sdpa", CPU))
+    assert {variant.offer for variant in found} == set(core.manifest("sdpa").offers)
+    assert {variant.direction for variant in found} == {"backward"}
 
 
 def test_a_pair_is_examined_where_both_halves_take_the_problem(core):
@@ -125,8 +125,8 @@ def test_a_pair_is_examined_where_both_halves_take_the_problem(core):
     core.kernels["naive"] = core.manifest("naive").model_copy(update={"offers": narrow})
     asked = [
         problem
-        for subject in subjects(core, "naive+sdpa", CPU)
-        if subject.offer.cpu
-        for _, problem in subject.problems()
+        for variant in offer_variants(core, "naive+sdpa", CPU)
+        if variant.offer.cpu
+        for _, problem in variant.problems()
     ]
     assert {problem.head_dim for problem in asked} == {64}
