@@ -9,23 +9,14 @@ from longca_bench.cli.new_plugin import compatible_range
 from ...fake_plugins import STRATEGY, provides
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "said"),
     [
         ("My Kernel", "'My Kernel' cannot name a plugin; give at most 40 of a-z, 0-9, - and _"),
-        ("../up", "'../up' cannot name a plugin"),
-        ("ends-", "'ends-' cannot name a plugin"),
-        ("two__underscores", "'two__underscores' cannot name a plugin"),
         ("k" * 41, "cannot name a plugin; give at most 40"),
-        ("größe", "cannot name a plugin"),
-        ("longca-", "'' cannot name a plugin"),
         ("auto", "auto stands for LongCA's own choice; choose another name"),
-        ("sdpa", "a kernel 'sdpa' is installed; choose another name"),
         ("quick-one", "a kernel 'quick_one' is installed"),
         ("round", "a strategy 'round' is installed"),
-        ("bench", "a package longca_bench is installed; choose another name than 'bench'"),
-        ("core", "a package longca_core is installed"),
         ("renamed", "a package longca_renamed is installed"),
     ],
 )
@@ -38,15 +29,8 @@ def test_a_name_that_cannot_be_used_is_refused(fakes, name, said):
     assert set(fakes.root.iterdir()) - before <= {fakes.root / "cache"}
 
 
-@pytest.mark.parametrize("asked", ["longca-my-kernel", "longca_my_kernel"])
-def test_the_prefix_of_distributions_is_not_doubled(fakes, asked):
-    assert "The kernel my_kernel is in longca-my-kernel." in fakes.says("new-plugin", asked)
-
-
-def test_a_strategy_has_a_layout_and_no_kernel(fakes):
-    assert "The strategy mine is in longca-mine." in fakes.says("new-plugin", "--strategy", "mine")
-    assert (fakes.root / "longca-mine" / "src" / "longca_mine" / "layout.py").is_file()
-    assert not (fakes.root / "longca-mine" / "src" / "longca_mine" / "kernel.py").exists()
+def test_the_prefix_of_distributions_is_not_doubled(fakes):
+    assert "The kernel my_kernel is in longca-my-kernel." in fakes.says("new-plugin", "longca_my-kernel")
 
 
 @pytest.mark.parametrize("kind", [(), ("--strategy",)], ids=["kernel", "strategy"])

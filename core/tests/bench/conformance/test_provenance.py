@@ -31,19 +31,12 @@ def write(path, text="x"):
     path.write_text(text)
 
 
-@pytest.mark.parametrize("changed", ["kernel.py", "__init__.py", "more/tiles.cu", "data.json"])
+@pytest.mark.parametrize("changed", ["kernel.py", "more/tiles.cu"])
 def test_a_file_of_the_package_changes_the_digest(packaged, changed):
     registry, folder = packaged
     before = source_digests(registry, "ours")
     assert [*before] == ["packaged"]
     write(folder / "packaged" / changed, "changed = True\n")
-    assert source_digests(registry, "ours") != before
-
-
-def test_a_file_that_gets_another_name_changes_the_digest(packaged):
-    registry, folder = packaged
-    before = source_digests(registry, "ours")
-    (folder / "packaged" / "kernel.py").rename(folder / "packaged" / "kernels.py")
     assert source_digests(registry, "ours") != before
 
 
@@ -65,13 +58,6 @@ def test_a_module_without_a_package_stands_for_itself(packaged, fakes):
     after = source_digests(registry, "theirs")
     assert after["single"] == before["single"]
     assert after["packaged"] != before["packaged"]
-
-
-def test_a_pair_has_the_sources_of_both_kernels(packaged):
-    registry, _ = packaged
-    assert source_digests(registry, "naive+ours") == {
-        **source_digests(registry, "naive"), **source_digests(registry, "ours")
-    }  # fmt: skip
 
 
 def test_sources_that_are_not_found_have_no_digest(open_registry):

@@ -1,9 +1,12 @@
 """Verification catches every way of being wrong that a global norm would pass."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from longca.masks import Slice, SliceMask, build
+from longca_bench.verification.findings import check_values
 from longca_bench.verification.reference import part_reference
 from longca_bench.verification.verify import check_backward, check_counts, check_forward
 from longca_builtin.naive import Naive
@@ -56,6 +59,18 @@ def test_one_wrong_row_is_named(setup):
     assert (finding.tensor, finding.token, finding.head) == ("out", 137, 2)
     assert finding.error > finding.limit > 2 * finding.pytorch
     assert "token 137, head 2" in str(finding)
+
+
+@pytest.mark.parametrize(("share", "passes"), [(0.9, True), (1.1, False)])
+@pytest.mark.parametrize(("name", "pytorch"), [("out", 0.0), ("dq", 0.01), ("dk", 0.01), ("dv", 0.0)])
+def test_a_row_may_be_twice_as_far_off_as_pytorch_and_a_few_ulps(setup, name, pytorch, share, passes):
+    expected = setup().expected
+    rows = replace(expected.rows[name], pytorch=torch.full_like(expected.rows[name].pytorch, pytorch))
+    expected = replace(expected, rows={name: rows})
+    limit = 2 * rows.pytorch[137, 1] + 32 * torch.finfo(torch.float32).eps * rows.spread[137, 1]
+    result = rows.value.clone()
+    result[137, 1, 3] += share * limit
+    assert check_values({name: result.float()}, expected).passed is passes
 
 
 def test_unwritten_output(setup):
