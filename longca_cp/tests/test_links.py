@@ -257,13 +257,24 @@ def test_strided_copies_copy_just_the_rows(shape, of, count):
     into = of(buffer) if not source.stride().count(0) else torch.zeros(source.shape)
     copies = strided_copies(into, source)
     assert (None if copies is None else len(copies)) == count
-    there, here = into.data_ptr(), source.data_ptr()
-    for copy in copies or ():
-        for row in range(copy.height):
-            to, of_row = copy.into + row * copy.into_pitch, copy.source + row * copy.source_pitch
-            ctypes.memmove(there + to, here + of_row, copy.width)
+    do(copies or (), into, source)
     if copies:
         assert torch.equal(into, source)
         wanted = torch.zeros(shape)
         of(wanted).copy_(source)
         assert torch.equal(buffer, wanted)
+
+
+def do(copies, into, source):
+    """Makes the copies, as a copy engine would."""
+    for copy in copies:
+        for row in range(copy.height):
+            to, of_row = copy.into + row * copy.into_pitch, copy.source + row * copy.source_pitch
+            ctypes.memmove(into.data_ptr() + to, source.data_ptr() + of_row, copy.width)
+
+
+@pytest.mark.parametrize("heads", [slice(2, 5), slice(1, 7, 2)])
+def test_a_contiguous_source_and_a_strided_target(heads):
+    into, source = torch.zeros(6, 8, 32)[:, heads], torch.randn(6, 3, 32)
+    do(strided_copies(into, source), into, source)
+    assert torch.equal(into, source)

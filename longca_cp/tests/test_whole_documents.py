@@ -69,3 +69,12 @@ def test_a_long_causal_document_is_a_zigzag():
     mask = masks.build("causal_document", 64, documents=[48, 8, 8])
     placed = place("whole_documents", mask, 2)
     assert placed == (((12, 36), (48, 56)), ((0, 12), (36, 48), (56, 64)))
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_few_of_many_documents_are_spread_and_pairs_are_even(pattern):
+    mask = masks.sample(pattern, 131072, lengths="prolong64k", seed=3)
+    placed = place("whole_documents", mask, 4)
+    assert 1 <= spread_of(placed, mask).sum() <= 4 < 30 <= len(document_lengths(mask))
+    loads = [mask.cut(part, [(0, 131072)]).area for part in placed]
+    assert max(loads) <= 1.0005 * np.mean(loads)
