@@ -56,6 +56,20 @@ def check(kernel, asked, tensors):
     return results
 
 
+MASKS = {
+    "causal sliding window": masks.build("causal_sliding_window", 256, window=100),
+    "block causal documents": masks.build("block_causal_document", 256, documents=DOCUMENTS, block=48),
+    "shared question": masks.build("shared_question", 256, documents=DOCUMENTS),
+    "blocks of 64": masks.build("uniform_block_sparse", 203, block=64, kept=0.5, heads=2, seed=1),
+    "blocks of 40, a mask a query head": masks.build("uniform_block_sparse", 203, block=40, kept=0.5, heads=4, seed=1),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks(kernel, name):
+    verify(kernel, MASKS[name], heads=(4, 2), head_dim=16, device=CPU)
+
+
 @pytest.mark.parametrize(("heads", "mask_heads"), [((4, 4), 1), ((6, 2), 2), ((8, 1), 8)])
 def test_variable_blocks(kernel, heads, mask_heads):
     bounds = (0, 3, 64, 65, 130, 203)
