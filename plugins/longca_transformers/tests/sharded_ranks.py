@@ -34,7 +34,9 @@ STRATEGIES = ["ulysses", "ring_p2p", "ring_all_gather", "auto"]
 
 
 def check_models_and_batches():
-    for name in MOST if dist.get_world_size() == 2 else ("llama", "gemma"):
+    # JetMoe of transformers 4 does not take its attention from AttentionInterface.
+    names = [name for name in MOST if name != "jetmoe" or not sharded_refusals.OLD]
+    for name in names if dist.get_world_size() == 2 else ("llama", "gemma"):
         for at, batch in enumerate(BATCHES):
             if batch != "left":
                 same(name, BATCHES[batch], line(dist.get_world_size()), STRATEGIES[at % 3])
@@ -61,7 +63,8 @@ def check_numbered_documents():
     documents = torch.tensor([0] * 5 + [1] * 11 + [2] * 8)[None]
     packing = {**packed(5, 11, 8), "seq_idx": documents.int()}
     same("gemma", packing, line(2), "ring_p2p")
-    same("stablelm", packing, line(2), "ulysses", most=1e-5)
+    if not sharded_refusals.OLD:  # StableLM of transformers 4 does not take its attention from AttentionInterface
+        same("stablelm", packing, line(2), "ulysses", most=1e-5)
     padding = torch.arange(24) < 20
     for given in ({"seq_idx": documents.int()}, {"attention_mask": (documents + 1) * padding}):
         same("llama", {"input_ids": tokens(1, 24), **given}, line(2), "ring_p2p", "longca")
