@@ -93,7 +93,7 @@ def _page(rows: Rows) -> str:
     assets = files("longca_bench.reports.html") / "assets"
     script, style = ((assets / name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
     whole = _frame(rows)
-    shown = whole[_kept(whole["problem"])]
+    shown, compared = whole[_kept(whole["problem"])], _compared(rows)
     loader = PackageLoader("longca_bench.reports.html", "assets")
     environment = Environment(loader=loader, autoescape=True, finalize=_shown)
     hashes = (hashlib.sha256(text.encode()).digest() for text in (library, script))
@@ -102,11 +102,11 @@ def _page(rows: Rows) -> str:
         title=f"Attention benchmark: {', '.join(names[:3])}{' and more' if len(names) > 3 else ''}",
         about=_about(rows, shown),
         notices=[*complaints(rows.runs), *unreached(rows.runs, rows.counts()), *_left_out(len(whole), len(shown))],
-        sections=list(_sections(rows, whole)),
+        sections=list(_sections(rows, whole, compared)),
         reading=_READING,
         policy=" ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in hashes),
         style=style,
-        data=_json(_data(rows, shown)),
+        data=_json(_data(rows, shown, compared)),
         library=library,
         script=script,
         Mark=Mark,
@@ -118,38 +118,38 @@ def _shown(value: Any) -> Any:
     return printable(" ".join(value.split())) if type(value) is str else value
 
 
-def _sections(rows: Rows, frame: DataFrame) -> Iterator[dict[str, Any]]:
+def _sections(rows: Rows, frame: DataFrame, compared: Comparison | None) -> Iterator[dict[str, Any]]:
     """The sections of the page: each has an id, a title, sentences, tables and the name of its charts."""
     yield {"id": "answer", "title": "The fastest for each mask", "tables": _answers(frame)}
     yield {"id": "throughput", "title": "Throughput", "chart": "throughput"}
     yield {"id": "profile", "title": "Performance profile", "chart": "profile"}
     if frame["peak"].notna().any():
         yield {"id": "memory", "title": "Memory", "chart": "memory"}
-    for found, name in _comparisons(rows):
-        made = found.mean is not None
+    if compared is not None:
+        names = _run_names(rows.runs)
         yield {
-            "id": "compare", "title": "Two runs compared", "chart": "ratios" if made else None,
-            "sentences": [name, *sentences(found)], "tables": comparison_tables(found),
+            "id": "compare", "title": "Two runs compared", "chart": "ratios" if compared.compared else None,
+            "sentences": [f"A is {names[0]}, B is {names[1]}.", *sentences(compared)],
+            "tables": comparison_tables(compared),
         }  # fmt: skip
     yield {"id": "cases", "title": "Every case"}
     yield {"id": "failures", "title": "Failed and refused", "tables": tables_of(NOT_MEASURED, rows)}
     yield {"id": "runs", "title": "Runs and environments", "tables": tables("environment", rows)}
 
 
-def _comparisons(rows: Rows) -> Iterator[tuple[Comparison, str]]:
-    """The first run compared with the second, where there are two and they have cases in common."""
+def _compared(rows: Rows) -> Comparison | None:
+    """The first run compared with the second. None without two runs that have cases in common."""
     if len(rows.runs) < 2:
-        return
-    names, numbers = _run_names(rows.runs), rows["run_number"].tolist()
+        return None
     both: list[list[Any]] = [[], []]
-    for number, record in zip(numbers, rows.records(), strict=True):
+    for number, record in zip(rows["run_number"].tolist(), rows.records(), strict=True):
         if number < 2:
             both[number].append(record)
     a, b = (Run(run.folder, tuple(some), run.environment) for run, some in zip(rows.runs, both, strict=False))
     try:
-        yield compare_runs(a, b, force=True), f"A is {names[0]}, B is {names[1]}."
+        return compare_runs(a, b, force=True)
     except RequestError:
-        return
+        return None
 
 
 def _frame(rows: Rows) -> DataFrame:
@@ -219,6 +219,7 @@ def _answer(of: DataFrame, mask: str, shape: str, seqlen: int) -> tuple[Cell, ..
     from longca_bench.measuring.statistics import ENOUGH
     from longca_bench.reports.intervals import mean_ratio, ratio_intervals
 
+    of = of.drop_duplicates(["problem", "who"], keep="last")
     by_who = of.assign(log=np.log(of["median"])).groupby("who", sort=False)["log"].agg(["count", "mean"])
     ranked = list(by_who.sort_values(["count", "mean"], ascending=[False, True]).index)
     fastest = of[of["who"] == ranked[0]].set_index("problem")
@@ -269,7 +270,7 @@ def _left_out(records: int, shown: int) -> Iterator[str]:
         )
 
 
-def _data(rows: Rows, shown: DataFrame) -> dict[str, Any]:
+def _data(rows: Rows, shown: DataFrame, compared: Comparison | None) -> dict[str, Any]:
     """The data of the page's script: texts once each, with a number for each record, and numbers."""
     unit, _ = throughput_unit(rows["tflops"].max())
     held, _ = memory_unit(_highest(rows))
@@ -289,7 +290,7 @@ def _data(rows: Rows, shown: DataFrame) -> dict[str, Any]:
         "unit": unit,
         "memory": held,
         "charts": page_charts(names, unit, held),
-        "ratios": [ratio for found, _ in _comparisons(rows) for ratio in _ratios(found)],
+        "ratios": [] if compared is None else list(_ratios(compared)),
         "environments": [
             [[printable(name), printable(value)] for name, value in flatten(run.environment or {})] for run in rows.runs
         ],
