@@ -221,10 +221,10 @@ def _plain(value: Any) -> Any:
 
 
 def similar_gpus(device: Device) -> list[Device | None]:
-    """The GPUs whose evidence may answer for a device: None for the device itself, and then its stand-ins.
+    """The GPUs whose evidence may answer for a device: None for the device itself comes first.
 
     Args:
-        device: The device. A CPU has no stand-in.
+        device: The device. A CPU has no other.
     """
     return [None, *sources().costs.gpus_like(device)]
 
@@ -236,11 +236,11 @@ def with_evidence_of(request: Request, gpu: Device | None) -> Request:
 
     Args:
         request: The question.
-        gpu: One of `stand_ins`.
+        gpu: One of `similar_gpus`.
     """
     if gpu is None:
         return request
-    wrong = _doubted(request.problem, request.registry, request.kernels)
+    wrong = _found_wrong(request.problem, request.registry, request.kernels)
     return replace(request, measured=gpu, kernels=tuple(name for name in request.kernels if name not in wrong))
 
 
@@ -255,7 +255,7 @@ def trusted(problem: Problem, registry: Registry, valid: list[str]) -> tuple[lis
     Returns:
         The kernels, and a sentence about each other one, or about all of them.
     """
-    wrong = _doubted(problem, registry, valid)
+    wrong = _found_wrong(problem, registry, valid)
     if wrong and len(wrong) == len(valid):
         return valid, [
             f"LongCA found every valid kernel wrong or suspect here, and one is taken: {', '.join(sorted(wrong))}"
@@ -264,7 +264,7 @@ def trusted(problem: Problem, registry: Registry, valid: list[str]) -> tuple[lis
     return [name for name in valid if name not in wrong], said
 
 
-def _doubted(problem: Problem, registry: Registry, kernels: Iterable[str]) -> set[str]:
+def _found_wrong(problem: Problem, registry: Registry, kernels: Iterable[str]) -> set[str]:
     """The kernels whose installed version was found wrong or suspect on the problem's device."""
     device, here = evidence_name(problem.device), sources().here
     providers = {name: registry.provider(name) for name in kernels} if here.wrong else {}

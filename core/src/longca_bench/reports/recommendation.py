@@ -205,7 +205,7 @@ def _notes(found: Recommendation) -> Iterator[str]:
         for text in (*(found.best.proof.versions if found.here else ()), *found.best.proof.notes):
             yield f"Note: {text}."
         for text in found.best.unknown:
-            yield f"Note: the {text} is not stated and counts as 0."
+            yield f"Note: the {text} was not measured and counts as 0, so the call takes at least this memory."
     yield from (f"Note: {text}." for text in found.notes)
 
 
