@@ -70,12 +70,6 @@ def test_a_veto_that_breaks_is_a_reason(open_registry, body, said):
     assert said in str(reason)
 
 
-@pytest.mark.parametrize("body", ["return None", "return Verdict(kernel)"])
-def test_no_veto_leaves_it_to_the_manifest(open_registry, body):
-    registry = open_registry(vetoes=provides("mine") + VETO.format(body=body))
-    assert registry.resolve("mine", problem()).offer.form == "causal"
-
-
 def ring(seqlen=64):
     halves = (((0, seqlen // 2),), ((seqlen // 2, seqlen),))
     steps = tuple(tuple(Step(mine, theirs, (0, 4), (0, 4)) for theirs in halves) for mine in halves)
@@ -242,11 +236,7 @@ def test_strategies_and_their_layouts(rounds):
         rounds.layout("round", problem(), {"ring": 3})
     with pytest.raises(PluginError, match="returned a layout of 1 ranks for a mesh of 4"):
         rounds.layout("round", problem(), {"ring": 4})
+    with pytest.raises(RequestError, match=r"round was given axes .*; it needs a size of at least 1 for each of ring"):
+        rounds.layout("round", problem(), {"ring": 2, "outer": 1})
     with pytest.raises(UnknownNameError, match=r"unknown placement of round 'strips'\. Did you mean stripes\?"):
         rounds.layout("round", problem(), {"ring": 2}, "strips")
-
-
-@pytest.mark.parametrize("sizes", [{}, {"rings": 2}, {"ring": 2, "outer": 1}, {"ring": 0}])
-def test_a_layout_is_of_the_strategys_axes(rounds, sizes):
-    with pytest.raises(RequestError, match=r"round was given axes .*; it needs a size of at least 1 for each of ring"):
-        rounds.layout("round", problem(), sizes)

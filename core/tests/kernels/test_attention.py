@@ -120,19 +120,6 @@ def test_only_some_inputs_need_gradients():
     assert (dv - truth(mask, given).dv).abs().max() < 1e-12
 
 
-def test_two_layers_in_one_graph():
-    mask = pattern_mask("causal")
-    qkv, _ = leaves(mask, 4, 4, head_dim=3)
-
-    def both(q, k, v):
-        return longca.attention(longca.attention(q, k, v, mask), k, v, mask)
-
-    small = masks.build("causal", 6)
-    assert both(*qkv).shape == qkv[0].shape
-    mask, (qkv, _) = small, leaves(small, 2, 2, head_dim=3)
-    assert gradcheck(both, qkv)
-
-
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_lse_is_returned_without_a_gradient(kernel):
     mask = gappy_mask()
@@ -320,12 +307,6 @@ def test_settings_that_mean_nothing(settings, says):
     mask = pattern_mask("causal")
     with pytest.raises(RequestError, match=says):
         longca.attention(*inputs(mask, 4, 2)[:3], **{"mask": mask, **settings})
-
-
-def test_an_unknown_strategy_is_refused_as_such_without_a_mesh():
-    mask = pattern_mask("causal")
-    with pytest.raises(UnknownNameError, match="unknown strategy 'uliss'"):
-        longca.attention(*inputs(mask, 4, 2)[:3], mask, strategy="uliss")
 
 
 @pytest.mark.parametrize("scale", [1, np.float32(0.5), torch.tensor(0.5)])

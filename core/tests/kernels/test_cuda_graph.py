@@ -11,7 +11,6 @@ import torch
 
 import longca
 from longca import masks, plugins
-from longca.kernels import operators
 from longca.manifests import Direction
 
 from .cases import inputs, pattern_mask, problem
@@ -126,11 +125,6 @@ def test_a_graph_outlives_the_cache_of_plans(plans):
     graph.replay()
     assert torch.equal(out, expected)
     assert len(filled) == 64
-
-
-def test_a_compilers_graph_leaves_attention_out():
-    for operator in (operators.attention, operators.attention_backward):
-        assert torch.Tag.cudagraph_unsafe in operator._opoverload.tags
 
 
 @pytest.mark.gpu

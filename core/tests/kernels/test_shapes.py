@@ -50,13 +50,6 @@ def test_sdpa_takes_a_mask_for_each_sequence_and_fewer_queries_than_keys():
     assert not lse.requires_grad
 
 
-def test_sdpa_takes_block_sparse_masks():
-    inputs = draw(2, 2, 32, 16), draw(2, 2, 32, 16), draw(2, 2, 32, 16)
-    blocks = [masks.sample("uniform_block_sparse", 32, block=8, kept=0.5, heads=2, seed=seed) for seed in (1, 2)]
-    dense = torch.stack([torch.from_numpy(mask.dense()) for mask in blocks])
-    check(longca.sdpa(*inputs, blocks, kernel="naive"), by_torch(*inputs, dense), inputs)
-
-
 @pytest.mark.parametrize(("queries", "keys"), [(8, 8), (5, 8), (8, 5)])
 def test_sdpa_takes_is_causal_as_torch_means_it(queries, keys):
     inputs = draw(2, 4, queries, 16), draw(2, 2, keys, 16), draw(2, 2, keys, 16)
