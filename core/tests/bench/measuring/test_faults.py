@@ -264,3 +264,15 @@ def test_fail_fast_skips_and_resume_runs_what_was_skipped(faulty, tmp_path):
     last = {(r["kernel"], r["direction"]): r["status"] for r in records(out)}
     assert last["slow", "forward"] == last["slow", "backward"] == "ok"
     assert len(records(out)) == 7
+
+
+@pytest.mark.slow
+def test_full_standard_streams_end_no_run(faulty, tmp_path):
+    for name, streams, code in (("errors", {"stderr": "full"}, 0), ("output", {"stdout": "full"}, 1)):
+        arguments, environment = command(faulty, tmp_path / name, "--kernel", "naive")
+        with open("/dev/full", "w") as full:
+            where = dict.fromkeys(streams, full)
+            ran = subprocess.run(
+                arguments, env=environment, cwd=faulty.root, **{"stdout": -3, "stderr": -3, **where}, check=False
+            )
+        assert (ran.returncode, len(records(tmp_path / name))) == (code, 2)

@@ -14,7 +14,7 @@ from longca_bench.measuring.messages import Result
 from longca_bench.measuring.status import Status
 from longca_bench.ranks.board import Board, BoardLostError, RankResult, answer, assignment, gone, ready, stop
 from longca_bench.ranks.job import Job
-from longca_bench.ranks.leader import Leader, leading
+from longca_bench.ranks.leader import Leader, blame, leading
 from longca_bench.ranks.member import Member
 from longca_bench.ranks.store import open_store
 
@@ -145,3 +145,50 @@ def test_a_member_says_that_the_launcher_is_gone(server):
     server.wait()
     with pytest.raises(BoardLostError):
         member.follow()
+
+
+def end(status, phase="verify", phases=5, message=""):
+    return RankResult(None if status == "stopped" else Result(Status(status), message, {}), phase, phases)
+
+
+@pytest.mark.parametrize(
+    ("answers", "status", "said"),
+    [
+        # The one that died, though another one's connection broke first.
+        (
+            {0: end("error", message="closed"), 2: end("crashed"), 1: end("stopped")},
+            "crashed",
+            "rank 2 of 3",
+        ),
+        ({0: end("error"), 2: end("crashed"), 1: end("stopped")}, "crashed", "after it rank 0 failed"),
+        # The first that raised, though others raised then.
+        ({1: end("oom"), 0: end("error"), 2: end("error")}, "oom", "after it ranks 0, 2 failed"),
+        ({0: end("ok"), 1: end("error", message="Boom"), 2: end("stopped")}, "error", "rank 1 of 3: Boom"),
+        # The one in a kernel or a push; else those that have come least far; else those of which nothing is known.
+        (
+            {0: end("stopped"), 1: end("stopped", "kernel forward", 6), 2: end("stopped")},
+            "timeout",
+            "rank 1 of 3 is still in phase 'kernel forward' after 9 s, and the others wait",
+        ),
+        (
+            {0: end("stopped", phases=5), 1: end("stopped", phases=5), 2: end("stopped", "push", 6)},
+            "timeout",
+            "rank 2 of 3 is still in phase 'push' after 9 s, and the others wait",
+        ),
+        (
+            {0: end("stopped", "plan", 2), 1: end("stopped"), 2: end("stopped", "plan", 2)},
+            "timeout",
+            "ranks 0, 2 of 3 are still in phase 'plan' after 9 s, and the others wait",
+        ),
+        (
+            dict.fromkeys(range(3), end("stopped", "time")),
+            "timeout",
+            "ranks 0, 1, 2 of 3 are still in phase 'time'",
+        ),
+        ({0: end("stopped"), 1: end("stopped")}, "timeout", "rank 2 of 3 is still in phase 'unknown'"),
+    ],
+)
+def test_blame(answers, status, said):
+    outcome = blame(answers, 3, 9.0)
+    assert (outcome.status, said in outcome.message) == (status, True), outcome.message
+    assert not outcome.fields

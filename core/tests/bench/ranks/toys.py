@@ -67,59 +67,12 @@ class PatchesTime(Toy):
         return super().forward(*arguments, **buffers)
 
 
-class PatchesTorch(Toy):
-    """Is wrong, and makes everything equal and finite in its process."""
-
-    def forward(self, *arguments, **buffers):
-        torch.equal = lambda *x: True
-        torch.isfinite = torch.Tensor.isfinite = lambda x: torch.ones_like(x, dtype=torch.bool)
-        dist.all_gather_object = lambda values, value, group=None: values.__setitem__(slice(None), [None] * len(values))
-        out, lse = super().forward(*arguments, **buffers)
-        return out.zero_(), lse
-
-
 class ReturnsList(Toy):
     """Returns a list on one rank."""
 
     def forward(self, *arguments, **buffers):
         results = super().forward(*arguments, **buffers)
         return list(results) if os.environ["RANK"] == "1" else results
-
-
-class ReturnsOtherShape(Toy):
-    def forward(self, *arguments, **buffers):
-        out, lse = super().forward(*arguments, **buffers)
-        return (out[:-1], lse) if os.environ["RANK"] == "1" else (out, lse)
-
-
-class ReturnsGenerator(Toy):
-    def forward(self, *arguments, **buffers):
-        results = super().forward(*arguments, **buffers)
-        return (result for result in results) if os.environ["RANK"] == "1" else results
-
-
-class ReturnsFloat64(Toy):
-    def forward(self, *arguments, **buffers):
-        out, lse = super().forward(*arguments, **buffers)
-        return (out.double(), lse) if os.environ["RANK"] == "1" else (out, lse)
-
-
-class Odd(BaseException):
-    def __str__(self):
-        raise RuntimeError("it has no text")
-
-    def __reduce__(self):
-        raise TypeError("it cannot be pickled")
-
-
-class RaisesOddly(Toy):
-    """Raises what is no Exception, has no text and cannot be pickled."""
-
-    def forward(self, *arguments, **buffers):
-        results = super().forward(*arguments, **buffers)
-        if os.environ["RANK"] == "1":
-            raise Odd
-        return results
 
 
 class WrongNowAndThen(Toy):
@@ -232,12 +185,6 @@ class Later(Naive):
 class WrongLater(Later):
     def spoil(self, out):
         out[-1, 2] += 1
-
-
-class HangsLater(Later):
-    def spoil(self, out):
-        while True:
-            time.sleep(0.1)
 
 
 class HangsOnDevice(Later):
