@@ -12,14 +12,13 @@ from typing import Any
 
 from longca.manifests import Problem
 from longca_bench.measuring.alone import Alone, LoneCalls, equal_share, verify_alone
-from longca_bench.measuring.commands import Traffic
+from longca_bench.measuring.commands import ALL, COMPUTE, WHOLE, Part, Traffic
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.messages import COMPUTING
 from longca_bench.measuring.remote_strategy import RemoteStrategy, agreed
 from longca_bench.measuring.shared_inputs import SharedInputs
 from longca_bench.measuring.shares import worst
 from longca_bench.measuring.statistics import Interval, median_interval
-from longca_bench.measuring.strategy_commands import ALL, COMPUTE, WHOLE, Part
 from longca_bench.measuring.timing import Timing, take_samples, take_turns
 from longca_bench.measuring.world import World
 from longca_bench.suites.case import Case

@@ -1,7 +1,8 @@
 """Commands to a worker, and the worker's answers.
 
-Commands are pickled, because a worker trusts the process that started it. Answers are JSON of a bounded length with a
-fixed form: the worker runs code of plugins, and whatever it says is data.
+A command is a name with arguments (`WorkerProcess`, `RankWorker`). Commands are pickled, because a worker trusts the
+process that started it. Answers are JSON of a bounded length with a fixed form: the worker runs code of plugins, and
+whatever it says is data.
 """
 
 from __future__ import annotations
@@ -12,25 +13,27 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from longca.manifests import Direction, Problem, Transport
+from longca.manifests import Direction, Transport
 from longca_bench.measuring.arena import Where
 
 __all__ = [
+    "ALL",
+    "COMPUTE",
     "LONGEST",
     "MOST_BYTES",
+    "WHOLE",
     "Answer",
-    "Close",
-    "Load",
-    "MakePlan",
+    "Call",
     "Mode",
+    "Part",
     "PlanFacts",
     "Returned",
-    "Run",
-    "Share",
     "Traffic",
     "WorkerSetup",
 ]
 
+#: The names of a recorded call, of its computing and of all its collectives, beside the kinds of its collectives.
+WHOLE, COMPUTE, ALL = "whole", "compute", "all"
 #: Bytes of the longest answer.
 LONGEST = 2**20
 #: Bytes that a plan or a peak may claim. No machine has more.
@@ -58,54 +61,6 @@ class WorkerSetup:
     memory: int | None = None
 
 
-@dataclass(frozen=True)
-class Share:
-    """A block of shared memory to map.
-
-    Attributes:
-        number: Its number.
-        nbytes: Its size.
-        handle: Its IPC handle on a CUDA device, or nothing.
-        fd: The descriptor of its file in the process that started the worker, or -1 on a CUDA device.
-    """
-
-    number: int
-    nbytes: int
-    handle: bytes
-    fd: int
-
-
-@dataclass(frozen=True)
-class Close:
-    """Blocks of shared memory that are not needed any more."""
-
-    numbers: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Load:
-    """A kernel, or a pair of kernels, to import and make."""
-
-    kernel: str
-
-
-@dataclass(frozen=True)
-class MakePlan:
-    """A plan to make and to keep.
-
-    Attributes:
-        number: Number of the plan.
-        kernel: Name of a loaded kernel.
-        problem: The problem.
-        forget: Numbers of plans that are not needed any more.
-    """
-
-    number: int
-    kernel: str
-    problem: Problem
-    forget: tuple[int, ...] = ()
-
-
 class Mode(StrEnum):
     """The quantity that a run measures."""
 
@@ -120,30 +75,39 @@ class Mode(StrEnum):
     PEAK = "peak"
 
 
+class Part(StrEnum):
+    """A part of a strategy's call that can be repeated without the rest."""
+
+    COMPUTING = "computing"
+    COMMUNICATION = "communication"
+
+
 @dataclass(frozen=True)
-class Run:
-    """A call of a kernel.
+class Call:
+    """A call of a kernel, or of a strategy with this rank's tensors.
 
     Attributes:
-        kernel: Name of a loaded kernel.
         plan: Number of the plan.
         direction: The direction, alone.
         mode: The measured quantity.
-        tensors: The arguments by their names.
-        buffers: The buffers that the call passes to the kernel, by their names.
+        tensors: The arguments by their names, in the contract's order.
         landing: Where results go that are not in a buffer, by their names.
-        abreast: Whether a timed call begins when the workers of all ranks are ready.
+        buffers: The buffers that the call passes to a kernel, by their names.
+        kernel: Name of a loaded kernel. Empty for a strategy.
+        abreast: Whether a timed call of a kernel begins when the workers of all ranks are ready.
+        keeps: Whether a strategy's forward may keep tensors for the backward.
         times: Number of calls, in the mode `load`.
     """
 
-    kernel: str
     plan: int
     direction: Direction
     mode: Mode
     tensors: dict[str, Where]
+    landing: dict[str, Where]
     buffers: dict[str, Where] = field(default_factory=dict)
-    landing: dict[str, Where] = field(default_factory=dict)
+    kernel: str = ""
     abreast: bool = False
+    keeps: bool = False
     times: int = 1
 
 

@@ -20,7 +20,7 @@ from longca.kernels.base import Plan
 from longca.manifests import Direction, Problem
 from longca.masks import Form
 from longca_bench.measuring.arena import Where
-from longca_bench.measuring.commands import Answer, MakePlan, Mode, Run
+from longca_bench.measuring.commands import Answer, Call, Mode
 from longca_bench.measuring.results import NAMES, ContractError, fault_of
 from longca_bench.measuring.status import CaseEndError, Status
 from longca_bench.measuring.worker import Reply, Workers
@@ -128,7 +128,7 @@ class RemoteKernel:
         self.load()
         number, forget = next(_numbers), tuple(self._forgotten)
         self._forgotten.clear()
-        reply = self._worker.call(MakePlan(number, self.name, problem, forget))
+        reply = self._worker.call("plan", number, self.name, problem, forget)
         answer, facts = reply.answer, reply.answer.plan
         if facts is None or facts.fault:
             raise CaseEndError(Status.WRONG, facts.fault if facts is not None else "the worker made no plan")
@@ -212,8 +212,10 @@ class RemoteKernel:
         shared = {name: self._shared(x) for name, x in (*tensors.items(), *given.items())}
         places = self._places({**shared, **landing})
         arguments, filled, landed = ({name: places[name] for name in part} for part in (tensors, given, landing))
-        about = (self.name, plan.number, direction, mode)
-        reply = self._worker.call(Run(*about, arguments, filled, landed, abreast, times))
+        call = Call(
+            plan.number, direction, mode, arguments, landed, filled, kernel=self.name, abreast=abreast, times=times
+        )
+        reply = self._worker.call("call", call)
         for name, x in (*tensors.items(), *given.items()):
             if shared[name] is not x and not same_bits(shared[name], x):
                 x.copy_(shared[name])

@@ -16,21 +16,11 @@ from torch import Tensor
 
 from longca.manifests import Direction, Problem
 from longca_bench.measuring.arena import shared_file
-from longca_bench.measuring.commands import Mode, Traffic
+from longca_bench.measuring.commands import WHOLE, Call, Mode, Part, Traffic
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.remote_kernel import Ran, RemoteKernel, results_of, said_seconds
 from longca_bench.measuring.results import ContractError
 from longca_bench.measuring.status import CaseEndError, Status
-from longca_bench.measuring.strategy_commands import (
-    WHOLE,
-    CallStrategy,
-    Join,
-    LoadStrategy,
-    Part,
-    PlanStrategy,
-    Record,
-    Repeat,
-)
 from longca_bench.measuring.timing import loading_calls
 from longca_bench.measuring.watched_kernel import Marks
 from longca_bench.measuring.worker import Reply
@@ -104,7 +94,7 @@ class RemoteStrategy:
 
         def imported() -> None:
             worker.load(kernel)
-            worker.imports(LoadStrategy(strategy))
+            worker.imports("load_strategy", strategy)
 
         agreed(self._world, imported, lambda: self._announce("loaded"))
 
@@ -118,7 +108,7 @@ class RemoteStrategy:
         about = number, task.case.kernel, parallel.strategy, parallel.mesh, task.placed or "", parallel.transport
 
         def made() -> tuple[tuple[float, float, int], str]:
-            reply = self._worker.call(PlanStrategy(*about, problem, self.sharing.layout))
+            reply = self._worker.call("plan_strategy", *about, problem, self.sharing.layout)
             answer, facts = reply.answer, reply.answer.plan
             if facts is None or facts.fault:
                 raise CaseEndError(Status.WRONG, facts.fault if facts is not None else "the worker made no plan")
@@ -157,8 +147,7 @@ class RemoteStrategy:
             CaseEndError: The strategy raised, or its process was lost.
             ContractError: This rank's results break the contract.
         """
-        command = self._command(direction, tensors, plan, landing, mode, keeps)
-        reply = self._worker.call(command)
+        reply = self._worker.call("call_strategy", self._call(direction, tensors, plan, landing, mode, keeps))
         if mode is Mode.TIMED:
             self._last = _at_least(reply)
         return Ran(results_of(direction, reply.answer, {}, landing, "strategy"), reply)
@@ -171,19 +160,19 @@ class RemoteStrategy:
             tensors: This rank's arguments.
             plan: The plan.
         """
-        self._load(lambda times: self._command(direction, tensors, plan, {}, Mode.LOAD, False, times))
+        self._load(lambda times: ("call_strategy", self._call(direction, tensors, plan, {}, Mode.LOAD, False, times)))
 
-    def _load(self, command: Callable[[int], object]) -> None:
+    def _load(self, command: Callable[[int], tuple[str, *tuple[object, ...]]]) -> None:
         """Makes as many calls in a row as load CUDA devices, the same number on all ranks.
 
         Args:
-            command: The command of a number of calls.
+            command: The name and the arguments of the command of a number of calls.
         """
         if self._world.device.type == "cpu":
             return
         last, pace = map(max, zip(*self._world.everyone((self._last, self._pace)), strict=True))
         if times := loading_calls(last, pace):
-            self._pace = self._worker.call(command(times)).seconds / times
+            self._pace = self._worker.call(*command(times)).seconds / times
 
     def record(
         self, part: Part, direction: Direction, tensors: Mapping[str, Tensor], plan: StrategyFacts
@@ -196,8 +185,8 @@ class RemoteStrategy:
             tensors: This rank's arguments.
             plan: The plan.
         """
-        call = self._command(direction, tensors, plan, {}, Mode.PLAIN, False)
-        answer = self._worker.call(Record(call, part)).answer
+        call = self._call(direction, tensors, plan, {}, Mode.PLAIN, False)
+        answer = self._worker.call("record", call, part).answer
         return {str(kind): traffic for kind, traffic in answer.traffic.items()}
 
     def repeat(self, what: str) -> tuple[float, None]:
@@ -208,13 +197,13 @@ class RemoteStrategy:
         Args:
             what: WHOLE, COMPUTE, a kind of collectives, or `all` of them.
         """
-        self._load(lambda times: Repeat(WHOLE, times))
-        reply = self._worker.call(Repeat(what))
+        self._load(lambda times: ("repeat", WHOLE, times))
+        reply = self._worker.call("repeat", what)
         if what == WHOLE:
             self._last = _at_least(reply)
         return min(reply.sample, reply.seconds), None
 
-    def _command(
+    def _call(
         self,
         direction: Direction,
         tensors: Mapping[str, Tensor],
@@ -223,9 +212,9 @@ class RemoteStrategy:
         mode: Mode,
         keeps: bool,
         times: int = 1,
-    ) -> CallStrategy:
+    ) -> Call:
         there, back = ({name: self._worker.place(x) for name, x in each.items()} for each in (tensors, landing))
-        return CallStrategy(plan.number, direction, mode, there, back, keeps, times)
+        return Call(plan.number, direction, mode, there, back, keeps=keeps, times=times)
 
     def _join(self) -> None:
         """Joins the workers of all ranks."""
@@ -233,7 +222,7 @@ class RemoteStrategy:
         world.groups += 1
         fd = shared_file("longca-marks", mmap.PAGESIZE)
         marks = Marks(fd)
-        worker.call(Join(world.place, world.groups, fd))
+        worker.call("join", world.place, world.groups, fd)
         os.close(fd)
         worker.is_joined, worker.look = True, lambda: self._announce.inside(marks.read())
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from longca_bench.measuring.arena import Arena, Where
 from longca_bench.measuring.child_process import ChildProcess
-from longca_bench.measuring.commands import LONGEST, Answer, Close, Load, Share, WorkerSetup
+from longca_bench.measuring.commands import LONGEST, Answer, WorkerSetup
 from longca_bench.measuring.options import OWN_VARIABLES
 from longca_bench.measuring.status import CaseEndError, Status, failure
 
@@ -166,7 +166,7 @@ class Worker:
     def start(self) -> None:
         """Starts the process, unless it runs, and waits until it is ready."""
         self._ready()
-        self._send(Close(()))
+        self._send("close", ())
         self._receive()
 
     def load(self, kernel: str) -> dict[str, list[str]]:
@@ -180,19 +180,20 @@ class Worker:
         """
         self._ready()
         if kernel not in self._loaded:
-            self._loaded[kernel] = self.imports(Load(kernel)).methods
+            self._loaded[kernel] = self.imports("load", kernel).methods
         return self._loaded[kernel]
 
-    def imports(self, command: object) -> Answer:
+    def imports(self, command: str, *arguments: object) -> Answer:
         """Makes it import something.
 
         Args:
-            command: The command.
+            command: Name of the command.
+            arguments: Its arguments.
 
         Raises:
             CaseEndError: The import fails, or changes global state.
         """
-        answer = self.call(command).answer
+        answer = self.call(command, *arguments).answer
         if answer.changed:
             raise CaseEndError(Status.WRONG, f"the import changes global state: {', '.join(answer.changed)}")
         return answer
@@ -203,17 +204,18 @@ class Worker:
         assert block is not None, "only shared tensors have a place"
         if where.block not in self._mapped:
             self._ready()
-            self._send(Share(block.number, block.nbytes, block.handle, block.fd))
+            self._send("share", block.number, block.nbytes, block.handle, block.fd)
             if error := self._receive().error:
                 raise CaseEndError(Status.ERROR, error)
             self._mapped.add(where.block)
         return where
 
-    def call(self, command: object) -> Reply:
+    def call(self, command: str, *arguments: object) -> Reply:
         """Gives it a command, and waits for the answer.
 
         Args:
-            command: The command.
+            command: Name of the command.
+            arguments: Its arguments.
 
         Raises:
             CaseEndError: The plugin raised, the worker died, its answer is no answer, or the deadline passed.
@@ -222,7 +224,7 @@ class Worker:
             torch.cuda.synchronize()  # what this process has written is there
         self._ready()
         start = time.perf_counter()
-        self._send(command)
+        self._send(command, *arguments)
         answer, ended = self._receive(), 0.0
         while answer.said == "ended":
             ended = ended or time.perf_counter() - start
@@ -241,7 +243,7 @@ class Worker:
         closed = tuple(number for number in numbers if number in self._mapped)
         if closed and self._process is not None:
             try:
-                self.call(Close(closed))
+                self.call("close", closed)
             except CaseEndError:
                 self.end()
         self._mapped.difference_update(closed)
@@ -271,11 +273,11 @@ class Worker:
             self._process.signal(signal.SIGCONT)
             self._is_stopped = False
 
-    def _send(self, command: object) -> None:
+    def _send(self, command: str, *arguments: object) -> None:
         assert self._process is not None, "a worker is started before it is given anything"
         self._sent += 1
         try:
-            self._process.connection.send((self._sent, command))
+            self._process.connection.send((self._sent, command, arguments))
         except OSError:
             raise self._lost("") from None
 

@@ -22,29 +22,17 @@ from torch import Tensor
 
 from longca import plugins
 from longca.kernels.base import Kernel, Plan
-from longca.manifests import Direction
+from longca.manifests import Direction, Problem
 from longca.parallel.pushes import window_bytes
 from longca.plain_text import plain_text
 from longca.processes import end_with_parent
 from longca_bench.measuring import memory
 from longca_bench.measuring.arena import Block, Where, tensor_at
 from longca_bench.measuring.child_process import connection_of
-from longca_bench.measuring.commands import (
-    MOST_BYTES,
-    Answer,
-    Close,
-    Load,
-    MakePlan,
-    Mode,
-    PlanFacts,
-    Returned,
-    Run,
-    Share,
-    WorkerSetup,
-)
+from longca_bench.measuring.commands import MOST_BYTES, Answer, Call, Mode, PlanFacts, Returned, WorkerSetup
 from longca_bench.measuring.global_state import GlobalState
+from longca_bench.measuring.messages import Place
 from longca_bench.measuring.results import describe_all, methods_of, named_results
-from longca_bench.measuring.strategy_commands import CallStrategy, Join
 from longca_bench.measuring.timing import calls_in_a_row, timed_call, wall_call
 from longca_bench.measuring.world import World
 
@@ -72,8 +60,8 @@ def _serve(connection: Connection, setup: WorkerSetup) -> None:
     os.environ["LONGCA_PLUGINS"] = ",".join(setup.distributions)  # no other plugin is imported here
     worker = WorkerProcess(connection, setup)
     while True:
-        worker.number, command = connection.recv()
-        worker.say(worker.answer(command))
+        worker.number, command, arguments = connection.recv()
+        worker.say(worker.answer(command, arguments))
 
 
 class WorkerProcess:
@@ -97,20 +85,20 @@ class WorkerProcess:
         self._kernels: dict[str, Kernel] = {}
         self._plans: dict[int, Plan] = {}
         self._state: GlobalState | None = None
-        self._do: dict[type, Callable[[Any], Answer]] = {
-            Share: self._share,
-            Close: self._close,
-            Load: self._load,
-            MakePlan: self._plan,
-            Run: self._run,
-            Join: self._join,
+        self._do: dict[str, Callable[..., Answer]] = {
+            "share": self._share,
+            "close": self._close,
+            "load": self._load,
+            "plan": self._plan,
+            "call": self._call,
+            "join": self._join,
         }
 
-    def answer(self, command: object) -> Answer:
+    def answer(self, command: str, arguments: tuple[Any, ...]) -> Answer:
         """Does a command. Whatever a plugin raises is the answer."""
         self._state = None
         try:
-            return self._do[type(command)](command)
+            return self._do[command](*arguments)
         except BaseException as error:  # a kernel may raise anything, SystemExit and KeyboardInterrupt too
             text = f"{plain_text(type(error).__name__, 100)}: {plain_text(error, _ERROR)}"
             exhausted = memory.is_exhausted(error, text)
@@ -130,19 +118,20 @@ class WorkerProcess:
             return True
         return False
 
-    def _share(self, share: Share) -> Answer:
-        block = Block(share.number, share.nbytes, self._world.device)
-        if share.handle:
-            block.memory = memory.open_exported(share.handle)
+    def _share(self, number: int, nbytes: int, handle: bytes, fd: int) -> Answer:
+        """Maps a block, by its IPC handle or by the descriptor of its file in the process that started this one."""
+        block = Block(number, nbytes, self._world.device)
+        if handle:
+            block.memory = memory.open_exported(handle)
         else:
-            fd = os.open(f"/proc/{os.getppid()}/fd/{share.fd}", os.O_RDWR)
-            block.memory = mmap.mmap(fd, share.nbytes)
-            os.close(fd)
-        self._blocks[share.number] = block
+            here = os.open(f"/proc/{os.getppid()}/fd/{fd}", os.O_RDWR)
+            block.memory = mmap.mmap(here, nbytes)
+            os.close(here)
+        self._blocks[number] = block
         return Answer()
 
-    def _close(self, close: Close) -> Answer:
-        for number in close.numbers:
+    def _close(self, numbers: tuple[int, ...]) -> Answer:
+        for number in numbers:
             block = self._blocks.pop(number)
             if block.handle or block.device.type == "cuda":
                 memory.close(block.memory)
@@ -164,41 +153,45 @@ class WorkerProcess:
         self._state = GlobalState()
         return self._state
 
-    def _load(self, load: Load) -> Answer:
+    def _load(self, name: str) -> Answer:
         before = self.watch()
-        if load.kernel not in self._kernels:
-            self._kernels[load.kernel] = plugins.registry().load(load.kernel)
-        return Answer(methods=methods_of(self._kernels[load.kernel]), changed=before.changed())
+        if name not in self._kernels:
+            self._kernels[name] = plugins.registry().load(name)
+        return Answer(methods=methods_of(self._kernels[name]), changed=before.changed())
 
-    def _join(self, join: Join) -> Answer:
+    def _join(self, place: Place, number: int, marks: int) -> Answer:
+        """Joins a group of the workers of all ranks. See `RankWorker`."""
         # Only ranks import torch.distributed.
         from longca_bench.measuring.rank_worker import RankWorker
 
-        joined = RankWorker(self, self._world.device, join)
+        joined = RankWorker(self, self._world.device, place, number, marks)
         self._abreast = joined.world
         self._do |= joined.commands
         return Answer()
 
-    def _plan(self, asked: MakePlan) -> Answer:
-        for number in asked.forget:
-            self._plans.pop(number, None)
-        before, kernel = self.watch(), self._kernels[asked.kernel]
+    def _plan(self, number: int, name: str, problem: Problem, forget: tuple[int, ...]) -> Answer:
+        """Makes a plan and keeps it by its number, and forgets plans that are not needed any more."""
+        for old in forget:
+            self._plans.pop(old, None)
+        before, kernel = self.watch(), self._kernels[name]
         self._world.synchronize()
         start = time.perf_counter()
-        plan = kernel.plan(asked.problem)
+        plan = kernel.plan(problem)
         self._world.synchronize()
         seconds = time.perf_counter() - start
-        self._plans[asked.number] = plan
-        return Answer(seconds=seconds, plan=_facts(plan, asked), changed=before.changed())
+        self._plans[number] = plan
+        return Answer(seconds=seconds, plan=_facts(plan, problem), changed=before.changed())
 
-    def _run(self, run: Run) -> Answer:
-        tensors, buffers, landing = map(self.tensors, (run.tensors, run.buffers, run.landing))
-        call = self._call(run, tensors, buffers)
-        return self.made(run, call, self._abreast if run.abreast else self._world, tensors, buffers, landing)
+    def _call(self, asked: Call) -> Answer:
+        tensors, buffers, landing = map(self.tensors, (asked.tensors, asked.buffers, asked.landing))
+        kernel, plan, given = self._kernels[asked.kernel], self._plans[asked.plan], tuple(tensors.values())
+        method: Callable[..., Any] = kernel.forward if asked.direction is Direction.FORWARD else kernel.backward
+        world = self._abreast if asked.abreast else self._world
+        return self.made(asked, lambda: method(*given, plan, **buffers), world, tensors, buffers, landing)
 
     def made(
         self,
-        run: Run | CallStrategy,
+        asked: Call,
         call: Callable[[], Any],
         world: World,
         tensors: dict[str, Tensor],
@@ -208,35 +201,35 @@ class WorkerProcess:
         """Makes a call as it is asked, and describes its results.
 
         Args:
-            run: The command.
+            asked: The command.
             call: The call.
             world: The ranks that begin together.
             tensors: The arguments.
             buffers: The buffers that the call gets.
             landing: Where results go that are in no buffer.
         """
-        if run.mode is Mode.TIMED and world.device.type == "cpu":
+        if asked.mode is Mode.TIMED and world.device.type == "cpu":
             for tensor in tensors.values():
                 tensor.sum()  # another process wrote it on another core, and a caller's tensors are in its own caches
         state = self.watch()
         measured: dict[str, Any] = {}
-        if run.mode is Mode.TIMED:
+        if asked.mode is Mode.TIMED:
             measured["seconds"], results = timed_call(call, world)
             self.tell_end()
-        elif run.mode is Mode.WALL:
+        elif asked.mode is Mode.WALL:
             measured["seconds"], results = wall_call(call, world)
             self.tell_end()
-        elif run.mode is Mode.PEAK:
+        elif asked.mode is Mode.PEAK:
             measured["peak"], results = self.peak(call)
-        elif run.mode is Mode.LOAD:
-            results = calls_in_a_row(call, run.times, world)
+        elif asked.mode is Mode.LOAD:
+            results = calls_in_a_row(call, asked.times, world)
         else:
             results = call()
-        if run.mode is Mode.PLAIN:
+        if asked.mode is Mode.PLAIN:
             self._world.synchronize()
         self._end_a_copy()
-        is_strategy = isinstance(run, CallStrategy)
-        named, fault = named_results(run.direction, results, "strategy" if is_strategy else "kernel")
+        is_strategy = not asked.kernel
+        named, fault = named_results(asked.direction, results, "strategy" if is_strategy else "kernel")
         returned = describe_all(named, tensors, buffers, parts=is_strategy)
         landed = {name: there for name, there in landing.items() if _lands(returned, name, there)}
         measured["late"] = self._land(named, landed)
@@ -261,12 +254,6 @@ class WorkerProcess:
         """Ends a copy of this process that a kernel has made by a fork."""
         if os.getpid() != self._pid:
             os._exit(0)
-
-    def _call(self, run: Run, tensors: dict[str, Tensor], buffers: dict[str, Tensor]) -> Callable[[], Any]:
-        kernel, plan = self._kernels[run.kernel], self._plans[run.plan]
-        given = tuple(tensors.values())
-        method: Callable[..., Any] = kernel.forward if run.direction is Direction.FORWARD else kernel.backward
-        return lambda: method(*given, plan, **buffers)
 
     def peak(self, call: Callable[[], Any]) -> tuple[int | None, Any]:
         """Bytes of the peak above the memory before a call, or None on CPUs, and the call's results.
@@ -308,13 +295,13 @@ def _lands(returned: dict[str, Returned], name: str, there: Tensor) -> bool:
     return found is not None and not found.fault and not found.is_in and found.shape == list(there.shape)
 
 
-def _facts(plan: Any, asked: MakePlan) -> PlanFacts:
+def _facts(plan: Any, problem: Problem) -> PlanFacts:
     """The facts that a plan says of itself. A fact that is missing or impossible is its fault."""
     if not isinstance(plan, Plan):
         kind = plain_text(type(plan).__name__, 100)
         return PlanFacts(form="", form_text="", backend="", metadata_bytes=0, fault=f"plan returned a {kind}")
     fault, nbytes, backend = "", plan.metadata_bytes, cast(object, plan.backend)
-    if plan.problem is not asked.problem and plan.problem != asked.problem:
+    if plan.problem is not problem and plan.problem != problem:
         fault = "the plan is for another problem than the one that was asked"
     elif not isinstance(backend, str):
         fault = f"the plan's backend is a {plain_text(type(backend).__name__, 100)} instead of a text"

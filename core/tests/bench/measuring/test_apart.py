@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from longca_bench.measuring.apart import computing_and_communication
-from longca_bench.measuring.commands import Traffic
-from longca_bench.measuring.strategy_commands import Part
+from longca_bench.measuring.commands import Part, Traffic
 from longca_bench.measuring.timing import LEAST, SAMPLES
 from longca_bench.measuring.world import World
 
