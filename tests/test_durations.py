@@ -10,7 +10,7 @@ from longca_bench.suites.duration import _COSTS, WITHIN, case_seconds
 
 from .imports import ROOT
 
-#: Since then a judge compares results in a process of its own, so that a case takes longer.
+#: Since then results are compared in another process, so that a case takes longer.
 JUDGED_SINCE = "2026-11-25"
 #: The default deadline of a case. A longer time between two records lies between two starts of a resumed run.
 DEADLINE = 600.0

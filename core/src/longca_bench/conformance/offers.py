@@ -200,7 +200,7 @@ def verify_kernels(
         source: The registry of the kernels.
         kernels: Names of kernels and pairs.
         device: The device. Several jobs take every GPU in turn.
-        jobs: Processes. Each is the judge of workers of its own.
+        jobs: Processes. Each has workers of its own.
         isolation: Where kernels run.
         repeat: Further calls for each problem, on changed inputs.
         unverified: Whether to verify only the offers that nobody verified on the device, and to allow them.

@@ -127,7 +127,7 @@ class Record(BaseModel):
         tflops: flops over median for each rank, in 10¹² a second.
         gpu: Clocks, power, temperature, throttle reasons and other processes right after timing. None on CPUs.
         judge_bytes: Bytes that the judge took on the device, with the tensors that it shares. None on CPUs.
-        clocks: Seconds of the samples by the worker's clock and by the judge's, the lower quartile of their distances
+        clocks: Seconds of the samples by the worker's clock and by the runner's, the lower quartile of their distances
             in the shorter half of the samples, and the largest distance that is allowed. For several ranks they are
             those of the rank whose clocks are furthest apart. Empty in earlier records.
         machine: Noise of the machine during the timed calls: cores that other processes used, frequencies, drift of the

@@ -1,6 +1,6 @@
 """Results: what a kernel returned, described in plain data, and what the contract says about it.
 
-A worker describes the objects that a kernel returned, and a judge decides. A kernel that runs in the judge's own
+A worker describes the objects that a kernel returned, and the runner decides. A kernel that runs in the runner's own
 process, as a test's instance does, takes the same way.
 """
 

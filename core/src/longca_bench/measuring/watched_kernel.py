@@ -1,6 +1,6 @@
 """Watched kernels: a stand-in for the measured kernel that a strategy calls.
 
-A watched kernel marks each call in memory that the judge reads, so that a rank which does not return from one is known.
+A watched kernel marks each call in memory that its rank reads, so that a rank which does not return from one is known.
 It can also keep the calls to repeat them without the strategy, or compute nothing, so that only the communication
 remains.
 """
@@ -30,7 +30,7 @@ Call = Callable[[], object]
 
 
 class Marks:
-    """The method of a kernel that a rank is inside, or that it makes pushes, in memory that its judge reads.
+    """The method of a kernel that a rank is inside, or that it makes pushes, in memory that its rank reads.
 
     Args:
         fd: A descriptor of the memory.
