@@ -167,6 +167,7 @@ class Bench:
         from longca_bench.measuring.strategy_trial import StrategyTrial
 
         strategy = RemoteStrategy(self._instruments, task)
+        strategy.start()
         self._announce("load")
         strategy.load()
         self._announce("plan")

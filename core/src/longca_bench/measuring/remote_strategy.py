@@ -81,20 +81,22 @@ class RemoteStrategy:
         self.kernel = RemoteKernel(self._workers, task.case.kernel, task.distributions)
         self._last = self._pace = 0.0
 
+    def start(self) -> None:
+        """Starts the worker, which joins those of the other ranks. All ranks replace one that a rank must replace."""
+        if any(self._world.everyone(self._worker.is_changed or not self._worker.is_joined)):
+            self._worker.end()
+            self._join()
+
     def load(self) -> None:
-        """Imports the strategy and its kernel in the worker. All ranks replace a worker that one of them must replace.
+        """Imports the strategy and its kernel in the worker.
 
         Raises:
             CaseEndError: They cannot be loaded, or their import changes global state.
         """
-        worker, kernel, strategy = self._worker, self._task.case.kernel, self._parallel.strategy
-        if any(self._world.everyone(worker.is_changed or not worker.is_joined)):
-            worker.end()
-            self._join()
 
         def imported() -> None:
-            worker.load(kernel)
-            worker.imports("load_strategy", strategy)
+            self._worker.load(self._task.case.kernel)
+            self._worker.imports("load_strategy", self._parallel.strategy)
 
         agreed(self._world, imported, lambda: self._announce("loaded"))
 

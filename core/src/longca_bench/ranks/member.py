@@ -58,10 +58,10 @@ class Member:
             while self._phase != "ready":
                 if not isinstance(said := self._listen(number), str):
                     return said
-        self._board.post(ready(number, self._job.rank), True)
         self._give(told.task)
         while isinstance(said := self._listen(number), str):
-            pass
+            if said == "load":  # its worker runs, and the time of the plugin's code begins
+                self._board.post(ready(number, self._job.rank), True)
         return said
 
     def _start(self, told: Assignment) -> None:

@@ -3,7 +3,7 @@
 The cost model predicts one call of each case. Warm-up and samples repeat the call (`longca_bench.measuring.timing`).
 Verification repeats them on other inputs, and the runner compares them with references. Each case and each kernel have
 fixed costs beside their calls: inputs, processes and compilation. The costs on a GPU are fitted to the times between
-the records of `results` since kernels run in workers. All longer runs there took between half of the prediction and twice as
+the records of `results`. All longer runs there took between half of the prediction and twice as
 long.
 """
 

@@ -87,9 +87,9 @@ def test_what_is_said_after_the_stop_is_no_failure():
 
 def test_dismissed_in_the_midst_of_a_case():
     members = Members([Late()], [Late()])
-    case = threading.Thread(target=members.leader.run, args=(None, None, 0.5))
+    case = threading.Thread(target=members.leader.run, args=(None, None, 5.0))
     case.start()
-    while not members.worlds[1]:
+    while not all(members.worlds.values()):
         time.sleep(0.01)
     members.end()
     case.join(10)
