@@ -14,7 +14,6 @@ import torch
 
 from longca.manifests import Direction
 from longca_advice.nominal import imbalance
-from longca_bench.measuring.apart import computing_and_communication, kernel_alone
 from longca_bench.measuring.clocks import Clocks
 from longca_bench.measuring.commands import Mode
 from longca_bench.measuring.instruments import Instruments
@@ -25,6 +24,7 @@ from longca_bench.measuring.results import ContractError
 from longca_bench.measuring.shards import Results, Shard
 from longca_bench.measuring.shared_inputs import SharedInputs
 from longca_bench.measuring.shares import worst
+from longca_bench.measuring.strategy_parts import computing_and_communication, kernel_alone
 from longca_bench.measuring.timing import Timing
 from longca_bench.suites.tasks import Task
 from longca_bench.verification.findings import Finding, Verification, findings_of, wrong

@@ -10,11 +10,11 @@ import torch.distributed as dist
 from longca.errors import LongCAError
 from longca.manifests import Device, Layout, Problem
 from longca.masks import build
-from longca_bench.measuring.apart import measure_communication
 from longca_bench.measuring.commands import ALL
 from longca_bench.measuring.messages import Place
 from longca_bench.measuring.rank_worker import added_up
 from longca_bench.measuring.shares import by_heads, held_tokens, shares_of_all
+from longca_bench.measuring.strategy_parts import measure_communication
 from longca_bench.measuring.timing import time_calls
 from longca_bench.measuring.traffic import Recorder, repeat, sent_by_kind
 from longca_bench.ranks.world import JobWorld

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from longca_bench.measuring.alone import equal_share, verify_alone
+from longca_bench.measuring.single_gpu_baseline import equal_share, verify_alone
 from longca_builtin.naive import Naive
 
 ROUGH = 0.9 * torch.finfo(torch.bfloat16).eps / 2

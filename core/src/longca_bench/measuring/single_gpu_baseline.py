@@ -1,4 +1,4 @@
-"""Alone: the kernel on one device, without a strategy. A strategy's errors and times are compared with it."""
+"""The baseline with which a strategy's errors and times are compared: the kernel on one device, without a strategy."""
 
 from __future__ import annotations
 

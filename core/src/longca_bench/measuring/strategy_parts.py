@@ -1,4 +1,4 @@
-"""Apart: the parts of a strategy's time, measured on their own. All ranks call these functions.
+"""The parts of a strategy's time, measured on their own. All ranks call these functions.
 
 The parts are the kernel alone on one device, the kernel's calls without communication, and the communication without
 the kernel's calls.
@@ -11,13 +11,13 @@ from functools import partial
 from typing import Any
 
 from longca.manifests import Problem
-from longca_bench.measuring.alone import Alone, LoneCalls, equal_share, verify_alone
 from longca_bench.measuring.commands import ALL, COMPUTE, WHOLE, Part, Traffic
 from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.messages import COMPUTING
 from longca_bench.measuring.remote_strategy import RemoteStrategy, agreed
 from longca_bench.measuring.shared_inputs import SharedInputs
 from longca_bench.measuring.shares import worst
+from longca_bench.measuring.single_gpu_baseline import Alone, LoneCalls, equal_share, verify_alone
 from longca_bench.measuring.statistics import Interval, median_interval
 from longca_bench.measuring.timing import Timing, take_samples, take_turns
 from longca_bench.measuring.world import World

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from longca_bench.measuring.apart import computing_and_communication
 from longca_bench.measuring.commands import Part, Traffic
+from longca_bench.measuring.strategy_parts import computing_and_communication
 from longca_bench.measuring.timing import LEAST, SAMPLES
 from longca_bench.measuring.world import World
 
