@@ -96,6 +96,7 @@ def _is_full() -> bool:
 def _driver() -> Any:
     """The driver's library. The context of the thread's current device is current afterwards."""
     torch.cuda.current_stream().synchronize()
+    torch.empty(1, device="cuda")
     return _library()
 
 
