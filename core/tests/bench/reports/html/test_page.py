@@ -63,6 +63,9 @@ def test_the_data_has_an_entry_for_each_record(tmp_path):
     assert column(text, "status") == ["ok", "ok", "oom"]
     assert found["numbers"]["median"] == [1e-3, None, None]
     assert found["numbers"]["problem"] == [0, 0, 1]
+    speed, slow, fast = (found["numbers"][name][0] for name in ("speed", "slow", "fast"))
+    assert 0.99 * speed < slow < speed < fast < 1.01 * speed
+    assert (speed, found["unit"]) == (pytest.approx(record().tflops * 1e3, rel=1e-3), "GFLOP/s")
     assert [len(each) for each in found["samples"]] == [11, 11, 0]
     assert column(written(rows.where(kernel="sdpa"), tmp_path), "kernel") == ["sdpa", "sdpa"]
 
