@@ -77,9 +77,9 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version
+        import importlib_metadata
 
-        return version("longca-core")
+        return importlib_metadata.version("longca-core")
     if name == "masks":
         return importlib.import_module("longca.masks")
     if name not in __all__:

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Iterable
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
 import pluggy
+from importlib_metadata import EntryPoint, entry_points
 from packaging.utils import canonicalize_name
 
 from longca import hookspecs

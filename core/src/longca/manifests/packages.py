@@ -8,11 +8,11 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
-from importlib.metadata import distribution as find
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from importlib_metadata import PackageNotFoundError, version
+from importlib_metadata import distribution as find
 from packaging.requirements import Requirement
 from packaging.version import InvalidVersion
 

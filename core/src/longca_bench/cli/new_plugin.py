@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
-from importlib import metadata
 from importlib.resources import as_file, files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from importlib_metadata import version
 
 from longca_bench.cli.options import NoPlugin, open_registry
 
@@ -40,7 +40,7 @@ def new_plugin(
     name = _checked(name, registry)
     folder = Path(_distribution(name))
     kind = "strategy" if strategy else "kernel"
-    _render(folder, {"kind": kind, "name": name, "core": compatible_range(metadata.version("longca-core"))})
+    _render(folder, {"kind": kind, "name": name, "core": compatible_range(version("longca-core"))})
     from longca_bench.reports.text import console, safe
 
     ranked = f"longca run quick --kernel {name} --kernel sdpa --mask causal"

@@ -27,11 +27,11 @@ _WORDS = 500  # characters of an error that are shown
 
 #: Imports the plugin's module in a fresh interpreter. Prints all loaded modules and the owners of import names.
 _LISTING = """
-import importlib, importlib.metadata, json, sys
+import importlib, importlib_metadata, json, sys
 sys.path[:] = json.loads(sys.argv[2])
 importlib.import_module(sys.argv[1])
 loaded = sorted(sys.modules)
-print(json.dumps([loaded, importlib.metadata.packages_distributions()]))
+print(json.dumps([loaded, importlib_metadata.packages_distributions()]))
 """
 
 

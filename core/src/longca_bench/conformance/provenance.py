@@ -6,12 +6,12 @@ import hashlib
 import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from importlib_metadata import PackageNotFoundError, requires
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 

@@ -8,11 +8,11 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import requires
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from importlib_metadata import requires
 from packaging.requirements import Requirement
 
 from longca.discovery import CORE

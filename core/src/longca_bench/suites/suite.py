@@ -11,12 +11,12 @@ import json
 import re
 import tomllib
 from importlib import resources
-from importlib.metadata import entry_points
 from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Annotated
 
+from importlib_metadata import entry_points
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 

@@ -10,10 +10,10 @@ import sys
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from importlib_metadata import version
 
 HALVES = """
 from longca.kernels.base import Plan
