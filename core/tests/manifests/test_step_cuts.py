@@ -102,7 +102,7 @@ def test_the_offer_of_each_step_is_the_one_of_its_cut(case, some, data):
 
 
 def cut_one_by_one(problem, layout):
-    """The problem of each step, cut by itself. It is part of a larger softmax if its rank has another non-empty one."""
+    """The problem of each step, cut by itself. It is a part if its rank has another non-empty step."""
     for steps in layout.steps:
         parts = [
             problem.narrowed(range(*step.heads_q), range(*step.heads_kv), (step.q_ranges, step.k_ranges))
@@ -110,7 +110,8 @@ def cut_one_by_one(problem, layout):
         ]
         shown = [part.concrete_mask.area > 0 for part in parts]
         yield tuple(
-            replace(part, composed=sum(shown) > 1) if shows else None for part, shows in zip(parts, shown, strict=True)
+            replace(part, composed=problem.composed or sum(shown) > 1) if shows else None
+            for part, shows in zip(parts, shown, strict=True)
         )
 
 
