@@ -190,7 +190,7 @@ def verify(
     finally:  # of a command that was interrupted, the offers that were verified are told
         doubtful = {} if unverified else found  # an unverified offer that is wrong is refused by itself
         for name, checks in doubtful.items():
-            for wrong, is_kept in doubt(registry, name, where, checks).items():
+            for wrong, is_kept in doubt(registry, name, where, checks, complete=not waiting[name]).items():
                 _say_doubted(wrong, is_kept=is_kept, quietly=as_json)
         if as_json:
             done = [name for name in names if name in found]

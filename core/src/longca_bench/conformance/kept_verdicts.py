@@ -26,7 +26,9 @@ __all__ = ["doubt", "note"]
 _MOST_OF_CASE, _VERIFY = 200, "`longca verify`"
 
 
-def doubt(registry: Registry, kernel: str, device: Device, checks: Sequence[OfferCheck]) -> dict[str, bool]:
+def doubt(
+    registry: Registry, kernel: str, device: Device, checks: Sequence[OfferCheck], *, complete: bool
+) -> dict[str, bool]:
     """Adds a kernel that is wrong to this machine's history, which then leaves out what was measured of it.
 
     A pair that is wrong says something about one of its kernels only if the results of its forward alone are wrong, or
@@ -37,6 +39,7 @@ def doubt(registry: Registry, kernel: str, device: Device, checks: Sequence[Offe
         kernel: The kernel, or the pair.
         device: The device.
         checks: Checks of its offers.
+        complete: Whether all its offers were checked. If not, an earlier verdict stays.
 
     Returns:
         Each kernel that is wrong, and whether the history could be written to.
@@ -45,7 +48,7 @@ def doubt(registry: Registry, kernel: str, device: Device, checks: Sequence[Offe
     for check in checks:
         if check.status is Status.WRONG and (blamed := _blamed(kernel, check)):
             wrong.setdefault(blamed, check)
-    if not wrong and split(kernel) is None and all(check.passed or check.skipped for check in checks):
+    if complete and not wrong and split(kernel) is None and all(check.passed or check.skipped for check in checks):
         _clear(registry, kernel, device)
     return {
         name: append(_verdict(registry, name, device, "wrong", f"{_VERIFY}: {_failure(check)}"))

@@ -1,11 +1,17 @@
+from dataclasses import replace
+
 import pytest
 
+from longca import plugins
 from longca.kernels.pair import Pair
 from longca.manifests import Backward, Device, Offer
+from longca_advice.history import history
 from longca_bench.cli.verification_json import _check_as_json
 from longca_bench.conformance.isolation import Isolation
+from longca_bench.conformance.kept_verdicts import doubt
 from longca_bench.conformance.offer_variant import OfferVariant, offer_variants
-from longca_bench.conformance.offers import verify_variant
+from longca_bench.conformance.offers import OfferCheck, verify_variant
+from longca_bench.verification.findings import Finding
 from longca_builtin.naive import Naive
 
 from .bad_kernels import KERNELS
@@ -15,8 +21,6 @@ CPU, HERE = Device("cpu"), Isolation(isolated=False)
 
 @pytest.fixture(scope="module")
 def checks():
-    from longca import plugins
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LONGCA_PLUGINS", "")
         registry = plugins.Registry()
@@ -119,3 +123,15 @@ def test_a_plan_in_another_form_than_the_offer_is_a_finding(core, monkeypatch):
     monkeypatch.setattr(core, "load", lambda name: KERNELS["plans_another_form"]())
     check = first(core, "naive")
     assert (str(check.status), "the plan's form is dense" in check.error) == ("wrong", True)
+
+
+@pytest.mark.parametrize(("complete", "stays"), [(False, True), (True, False)])
+def test_an_interrupted_verification_ends_no_earlier_verdict(tmp_path, monkeypatch, complete, stays):
+    monkeypatch.setenv("LONGCA_HISTORY", str(tmp_path / "evidence.jsonl"))
+    known, device = plugins.registry(), Device("cpu")
+    passed = OfferCheck("naive", known.manifest("naive").offers[0], "forward", "float32", masks=["causal"])
+    finding = Finding("out", False, 1.0, 0.0, 0.1, 0, 0)
+    doubt(known, "naive", device, [replace(passed, failures=[("causal", finding)])], complete=complete)
+    assert len(history().wrong) == 1
+    doubt(known, "naive", device, [passed], complete=complete)
+    assert len(history().wrong) == stays
