@@ -1,8 +1,11 @@
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longca import masks
 from longca.errors import MaskError
 from longca.masks import BlockSparseMask, Form, build
 
@@ -127,3 +130,22 @@ def test_bits_make_the_mask_they_are_of(case):
     assert mask == case.mask
     assert mask.digest == case.mask.digest
     assert mask.bits is not case.mask.bits
+
+
+@pytest.mark.parametrize("pattern", ["uniform_block_sparse", "variable_block_sparse"])
+@pytest.mark.parametrize("kept", [0.3, 1.0])
+def test_a_random_bitmap_is_not_drawn_for_questions_that_its_counts_answer(pattern, kept):
+    asked = masks.sample(pattern, 1100, heads=2, kept=kept, seed=3)
+    full, empty, size = asked.admits(Form.FULL), asked.is_empty, asked.nbytes
+    assert "bits" not in vars(asked)
+    drawn = pickle.loads(pickle.dumps(asked))
+    same = BlockSparseMask.from_bits(drawn.bits, drawn.q_bounds, drawn.k_bounds)
+    assert (full, empty, size) == (same.admits(Form.FULL), same.is_empty, same.nbytes)
+    assert asked == same
+    assert (hash(asked), asked.digest) == (hash(same), same.digest)
+
+
+def test_equal_blocks_of_a_random_mask_give_its_area_without_the_bitmap():
+    mask = masks.sample("uniform_block_sparse", 2**20, block=128, heads=64, kept=0.25)
+    assert mask.area == 64 * 2**20 * 2**18
+    assert "bits" not in vars(mask)

@@ -1,12 +1,13 @@
 """BlockSparseMask: per head, a bitmap of which key blocks each query block sees.
 
-The bitmap is packed to bits: 64 heads at 128 K tokens and blocks of 64 take 34 MB.
+The bitmap is packed to bits: 64 heads at 128 K tokens and blocks of 64 take 34 MB. The bitmap of a random mask is drawn
+when it is first read.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -41,6 +42,9 @@ class BlockSparseMask(Mask):
         MaskError: The bounds do not ascend, or the shape of the bitmap does not match them.
     """
 
+    _heads: int
+    _draw: Callable[[], Bits]
+
     def __init__(
         self,
         kept: NDArray[np.bool_],
@@ -73,24 +77,55 @@ class BlockSparseMask(Mask):
         mask._take_bits(check_bits(bits, len(mask.q_bounds) - 1, len(mask.k_bounds) - 1))
         return mask
 
+    @classmethod
+    def drawn(cls, draw: Callable[[], Bits], heads: int, kept: int, bounds: ArrayLike) -> BlockSparseMask:
+        """Makes a mask whose bitmap is drawn when it is first read.
+
+        Args:
+            draw: Draws the bits: uint8 [heads, blocks, bytes]. Each call gives the same.
+            heads: Heads with masks of their own.
+            kept: Key blocks that each query block sees, at least one.
+            bounds: Bounds of the query blocks and of the key blocks.
+
+        Raises:
+            MaskError: The bounds do not ascend.
+        """
+        mask = cls.__new__(cls)
+        mask._take_bounds(bounds, bounds)
+        mask._heads, mask._draw, mask._row_blocks = heads, draw, kept
+        return mask
+
     def _take_bounds(self, q_bounds: ArrayLike, k_bounds: ArrayLike) -> None:
         self.q_bounds, self.k_bounds = check_bounds(q_bounds, "query"), check_bounds(k_bounds, "key")
         super().__init__(int(self.q_bounds[-1]), int(self.k_bounds[-1]))
+        self._row_blocks: int | None = None  # key blocks that each query block sees, if this is known without the bits
+        self._tiles: dict[tuple[int, int], int] = {}
 
     def _take_bits(self, bits: Bits) -> None:
-        self.bits = bits
+        self.bits, self._heads = bits, len(bits)
         self.bits.flags.writeable = False
-        self._tiles: dict[tuple[int, int], int] = {}
+
+    @cached_property
+    def bits(self) -> Bits:
+        """The packed bitmap: uint8 [heads, query blocks, bytes]."""
+        bits = self._draw()
+        bits.flags.writeable = False
+        return bits
 
     @property
     def heads(self) -> int:
         """Heads with masks of their own."""
-        return len(self.bits)
+        return self._heads
 
     @property
     def nbytes(self) -> int:
         """Bytes of the bitmap and the bounds."""
-        return self.bits.nbytes + self.q_bounds.nbytes + self.k_bounds.nbytes
+        return self.bitmap_bytes + self.q_bounds.nbytes + self.k_bounds.nbytes
+
+    @property
+    def bitmap_bytes(self) -> int:
+        """Bytes of the bitmap, which is not drawn for this."""
+        return self.heads * (len(self.q_bounds) - 1) * -(-(len(self.k_bounds) - 1) // 8)
 
     def kept(self, index: int) -> NDArray[np.bool_]:
         """Which key blocks each query block of a head sees: [query blocks, key blocks]."""
@@ -113,7 +148,10 @@ class BlockSparseMask(Mask):
     @cached_property
     def keys_by_block(self) -> NDArray[np.int64]:
         """Keys that the queries of each block see: int64 [heads, query blocks]."""
-        return seen_tokens(self.bits, np.diff(self.k_bounds))
+        sizes = np.diff(self.k_bounds)
+        if self._row_blocks is not None and (sizes == sizes[0]).all():
+            return np.full((self.heads, len(self.q_bounds) - 1), self._row_blocks * sizes[0])
+        return seen_tokens(self.bits, sizes)
 
     @cached_property
     def area_by_head(self) -> NDArray[np.int64]:
@@ -124,6 +162,11 @@ class BlockSparseMask(Mask):
     def area(self) -> int:
         """Number of visible (query, key) pairs, summed over heads. The count is exact."""
         return sum(self.area_by_head.tolist())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no query sees any key."""
+        return self._row_blocks is None and self.area == 0
 
     def visible_keys(self) -> NDArray[np.int64]:
         """Number of keys that each query sees. See `Mask.visible_keys`."""
@@ -216,6 +259,8 @@ class BlockSparseMask(Mask):
                 return True
             case Form.DENSE:
                 return self.heads * self.seqlen_q * self.seqlen_k <= MAX_DENSE_CELLS
+            case Form.FULL if self._row_blocks is not None:
+                return self._row_blocks == len(self.k_bounds) - 1
             case Form.FULL:
                 return self.area == self.heads * self.seqlen_q * self.seqlen_k
             case Form.LAYERS | Form.ROW_INTERVALS | Form.COLUMN_INTERVALS:

@@ -5,11 +5,14 @@ The "sparsity ratio" of the paper is the kept share. Importing this module regis
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
 from longca.errors import MaskError
 from longca.limits import MAX_DENSE_CELLS
+from longca.masks.bitmaps import Bits
 from longca.masks.block_sparse import BlockSparseMask
 from longca.masks.bounds import kept_count, uniform_bounds
 from longca.masks.forms import Form
@@ -45,8 +48,13 @@ def check_bitmap(heads: int, blocks: int) -> None:
 
 def _top_blocks(bounds: NDArray[np.int64], kept: float, heads: int, seed: int) -> BlockSparseMask:
     """Keeps the ⌊kept·n⌋ (at least one) of n key blocks with the highest random scores, per head and query block."""
-    n = len(bounds) - 1
-    count = kept_count(kept, n)
+    blocks = len(bounds) - 1
+    count = kept_count(kept, blocks)
+    return BlockSparseMask.drawn(partial(_top_bits, blocks, count, heads, seed), heads, count, bounds)
+
+
+def _top_bits(n: int, count: int, heads: int, seed: int) -> Bits:
+    """The packed bits of the `count` of n key blocks with the highest scores: [heads, n, bytes]."""
     rng = np.random.default_rng(seed)
     bits = np.empty((heads * n, -(-n // 8)), np.uint8)
     rows = max(1, 2**22 // n)  # 32 MiB of scores in one step
@@ -56,7 +64,7 @@ def _top_blocks(bounds: NDArray[np.int64], kept: float, heads: int, seed: int) -
         kept_blocks = np.zeros(scores.shape, np.bool_)
         np.put_along_axis(kept_blocks, best, True, axis=1)
         bits[first : first + rows] = np.packbits(kept_blocks, axis=1)
-    return BlockSparseMask.from_bits(bits.reshape(heads, n, -1), bounds, bounds)
+    return bits.reshape(heads, n, -1)
 
 
 def _block_forms() -> dict[Form, int | None]:

@@ -105,9 +105,12 @@ class _Draw:
         """Draws bounds of blocks of `mean` tokens on average: distinct cuts, drawn uniformly."""
         blocks = max(1, round(self.seqlen / mean))
         check_bitmap(1, blocks)
-        scores = self.rng.random(self.seqlen - 1)
-        cuts = np.sort(np.argsort(scores, kind="stable")[: blocks - 1] + 1)
-        return [0, *cuts.tolist(), self.seqlen]
+        scores, cuts = self.rng.random(self.seqlen - 1), blocks - 1
+        if not cuts:
+            return [0, self.seqlen]
+        most = np.partition(scores, cuts - 1)[cuts - 1]
+        below, level = np.flatnonzero(scores < most), np.flatnonzero(scores == most)
+        return [0, *np.sort(np.concatenate([below, level[: cuts - len(below)]]) + 1).tolist(), self.seqlen]
 
 
 def _documents(draw: _Draw, pattern: str, factors: dict[str, Any]) -> list[int]:

@@ -66,7 +66,7 @@ _COSTS = {
     "cpu": _Costs(case=0.3, shared=3.0, kernel=1.0, checked=2.5, samples=30),
 }
 #: The most cases that are predicted, unless one mask has more, and the seconds after which no further case is.
-_MOST, _PATIENCE = 200, 10.0
+_MOST, _PATIENCE = 200, 5.0
 #: Kernels and reasons that a sentence names.
 _NAMED = 4
 

@@ -110,7 +110,7 @@ def supports_mask(kernel: str, problem: Problem) -> Verdict | None:
     if kernel != "flex" or not isinstance(mask, BlockSparseMask) or has_few_intervals(mask):
         return None
     entries = list_entries(mask, problem.heads_q)
-    if max(entries, mask.bits.size) < _INT32:
+    if max(entries, mask.bitmap_bytes) < _INT32:
         return None
     asked = f"the lists of this {mask.label} may have {entries} entries"
     return Verdict(kernel, None, (Reason("lengths", asked, f"flex takes fewer than {_INT32}"),))
