@@ -13,11 +13,10 @@ from collections.abc import Iterable
 from enum import StrEnum
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Annotated
 
 import platformdirs
 from packaging.specifiers import SpecifierSet
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from longca.manifests.kernel import KernelManifest
 from longca.manifests.offers import Offer
@@ -28,8 +27,6 @@ __all__ = ["Check", "Standing", "check_of", "note_check", "standing", "verified_
 
 #: Between a package's version and the digest of its sources.
 _SOURCES = " with sources "
-
-_Short = Annotated[str, StringConstraints(max_length=200)]
 
 
 class Standing(StrEnum):
@@ -68,14 +65,14 @@ class Check(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kernel: _Short
-    offer: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
-    device: _Short
+    kernel: str
+    offer: str
+    device: str
     capability: tuple[int, int]
-    versions: Annotated[dict[_Short, _Short], Field(max_length=100)]
+    versions: dict[str, str]
     passed: bool
-    message: Annotated[str, StringConstraints(max_length=5000)] = ""
-    finished: _Short
+    message: str = ""
+    finished: str
 
     @staticmethod
     @lru_cache(maxsize=1024)
@@ -122,7 +119,7 @@ def check_of(kernel: str, offer: Offer, device: Device) -> Check | None:
     """The last check of an offer on a device of this machine, if it counts for the installed packages."""
     if not device.name or device.capability is None:
         return None
-    check = _checks().get((kernel, Check.digest(offer), device.name, device.capability))
+    check = _read(*verified_stamp()).get((kernel, Check.digest(offer), device.name, device.capability))
     return check if check is not None and check.counts else None
 
 
@@ -151,14 +148,7 @@ def _version(distribution: str) -> str:
 
 def verified_path() -> Path:
     """The path of this machine's checks."""
-    named = os.environ.get("LONGCA_VERIFIED")
-    return Path(named) if named else _usual_path(os.environ.get("XDG_DATA_HOME"), os.environ.get("HOME"))
-
-
-@lru_cache(maxsize=4)
-def _usual_path(*_folders: str | None) -> Path:
-    """The path in the user's data folder. A choice among placements asks for it thousands of times."""
-    return platformdirs.user_data_path("longca") / "verified.jsonl"
+    return Path(os.environ.get("LONGCA_VERIFIED") or platformdirs.user_data_path("longca") / "verified.jsonl")
 
 
 def note_check(check: Check) -> None:
@@ -181,10 +171,6 @@ def verified_stamp() -> tuple[str, int, int, int]:
     except OSError:
         return str(path), 0, 0, 0
     return str(path), status.st_mtime_ns, status.st_size, status.st_ino
-
-
-def _checks() -> dict[tuple[str, str, str, tuple[int, int]], Check]:
-    return _read(*verified_stamp())
 
 
 @lru_cache(maxsize=1)

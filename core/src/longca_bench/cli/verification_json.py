@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import platform
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from longca_bench.conformance.offers import OfferCheck
-    from longca_bench.conformance.provenance import Provenance
+from importlib_metadata import PackageNotFoundError, requires
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
-__all__ = ["finding_as_json", "verification_as_json"]
+from longca.discovery import CORE
+from longca.manifests.packages import alternatives, installed_version, sources_digest
+
+if TYPE_CHECKING:
+    from longca.manifests import Device
+    from longca.plugins import Registry
+    from longca_bench.conformance.offers import OfferCheck
+
+__all__ = ["finding_as_json", "provenance", "verification_as_json"]
 
 
 def finding_as_json(label: str, finding: Any) -> dict[str, Any]:
@@ -21,19 +30,56 @@ def finding_as_json(label: str, finding: Any) -> dict[str, Any]:
     return {"mask": label, **values}
 
 
-def verification_as_json(checks: Sequence[OfferCheck], finished: datetime, provenance: Provenance) -> dict[str, Any]:
+def provenance(registry: Registry, kernel: str, device: Device) -> dict[str, Any]:
+    """Where and with which code a kernel is verified now.
+
+    Args:
+        registry: The registry of the kernel.
+        kernel: The name of the kernel or the pair.
+        device: The device.
+
+    Returns:
+        The device as in the `environment.json` of a run. `versions` of Python, PyTorch, Triton and the core, of the
+        kernel's distributions with their kits, and of each package that the kernel requires; null for one that is not
+        installed. `sources` are digests of those that are installed editable.
+    """
+    from longca_bench.measuring.environment import device_facts
+
+    manifests, plugins = registry.manifests(kernel), registry.providers(kernel)
+    texts = {text for m in manifests for text in (*m.requires, *(t for offer in m.offers for t in offer.requires))}
+    required = sorted({wanted.name for text in texts for wanted in alternatives(text)})
+    kits = [kit for plugin in plugins for kit in _dependencies(plugin.distribution) if CORE in _dependencies(kit)]
+    names = ("torch", "triton", CORE, *kits, *required)
+    versions = {name: installed_version(name) for name in names} | {p.distribution: p.version for p in plugins}
+    sources = {name: digest for name in versions if (digest := sources_digest(name))}
+    return {
+        **device_facts(device),
+        "versions": {"python": platform.python_version(), **versions},
+        "sources": sources,
+    }
+
+
+def _dependencies(distribution: str) -> list[str]:
+    """The names of the distributions that an installed distribution depends on."""
+    try:
+        return [canonicalize_name(Requirement(text).name) for text in requires(distribution) or ()]
+    except PackageNotFoundError:
+        return []
+
+
+def verification_as_json(
+    checks: Sequence[OfferCheck], finished: datetime, provenance: Mapping[str, Any]
+) -> dict[str, Any]:
     """The verification of one kernel as plain data.
 
     Args:
         checks: The checks of its offers.
         finished: The time of the last check, in UTC.
-        provenance: The provenance.
+        provenance: From `provenance`, before the first check.
     """
     return {
         "finished": finished.isoformat(timespec="seconds"),
-        **provenance.device,
-        "versions": provenance.versions,
-        "sources": provenance.sources,
+        **provenance,
         "offers": [_check_as_json(check) for check in checks],
     }
 

@@ -12,7 +12,7 @@ from longca.errors import RequestError, VerificationError
 from longca.limits import MAX_JOBS, MAX_REPEATS, MAX_SECONDS
 from longca_bench.cli.mask_options import MaskOptions, takes_mask
 from longca_bench.cli.options import AsJson, NoPlugin, chosen_device, finite, open_registry, print_json
-from longca_bench.cli.verification_json import verification_as_json
+from longca_bench.cli.verification_json import provenance, verification_as_json
 from longca_bench.measuring.options import DEADLINE
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def verify(
     The table shows the worst row of each offer beside the error of PyTorch's own arithmetic. Kernels run in processes
     of their own. The exit code is 1 if an offer is wrong, raises, crashes, hangs or runs out of memory, or if nothing
     of a named kernel can be verified here. With --json the answer also has the date, the device, the versions of the
-    packages and a digest of the sources of each kernel.
+    packages and a digest of the sources of each editable one.
 
     An offer that passed with --unverified counts as verified on this machine, until another version of the kernel, of a
     package that it requires or of PyTorch is installed. A kernel that is wrong is passed over by kernel='auto' on this
@@ -165,13 +165,12 @@ def verify(
     from longca_bench.conformance.isolation import Isolation
     from longca_bench.conformance.kept_verdicts import doubt, note
     from longca_bench.conformance.offers import verify_kernels
-    from longca_bench.conformance.provenance import Provenance
     from longca_bench.reports.text import console
     from longca_bench.reports.verify_table import print_verification
 
     found: dict[str, list[OfferCheck]] = {}
     waiting: dict[str, int] = {}
-    provenance = {name: Provenance.of(registry, name, where) for name in names} if as_json else {}
+    code = {name: provenance(registry, name, where) for name in names} if as_json else {}
     finished: dict[str, datetime] = {}
     isolation = Isolation(timeout=timeout)
     try:
@@ -194,7 +193,7 @@ def verify(
                 _say_doubted(wrong, is_kept=is_kept, quietly=as_json)
         if as_json:
             done = [name for name in names if name in found]
-            print_json({name: verification_as_json(found[name], finished[name], provenance[name]) for name in done})
+            print_json({name: verification_as_json(found[name], finished[name], code[name]) for name in done})
         for name, left in () if as_json else waiting.items():
             if left:
                 print_verification(console(), name, found[name])

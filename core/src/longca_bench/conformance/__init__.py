@@ -8,7 +8,7 @@
 | `oracle` | the findings of a kernel on a problem |
 | `offers` | the findings of `longca verify` |
 | `checks`, `plugin_checks`, `suite` | the pytest tests of a plugin |
-| `provenance`, `kept_verdicts` | what a verification says of its code, and what this machine keeps of it |
+| `kept_verdicts` | what this machine keeps of a verification |
 """
 
 from longca_bench.conformance.checks import CHECKS

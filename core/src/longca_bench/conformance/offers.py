@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
@@ -150,7 +150,10 @@ def _verify_all(variant: OfferVariant, problems: Sequence[tuple[str, Problem]], 
     for label, problem, verify in asked:
         try:
             kernel = variant.kernel
-            check.take(label, verify(kernel, problem, variant.offer))
+            found = verify(kernel, problem, variant.offer)
+            check.take(label, found)
+            if any(finding.tensor == "state" for finding in found.failures):
+                return  # each further call would need a fresh worker
             if repeat and verify is verify_problem:
                 check.take_calls(label, verify_changed(variant.kernel, problem, variant.offer, repeat))
         except Exception as error:
@@ -209,52 +212,48 @@ def verify_kernels(
         After each check, its kernel, the kernel's checks so far in the order of its offers, and how many are left. A
         kernel with nothing to check comes once, with no checks.
     """
-    asked = {
-        kernel: [
-            (number, variant)
-            for number, variant in enumerate(
-                offer_variants(source, kernel, device, isolation, allow_unverified=unverified)
-            )
-            if not unverified or standing(kernel, variant.offer, device).is_open
-        ]
-        for kernel in kernels
-    }
-    for kernel, some in asked.items():
-        if not some:
-            yield kernel, [], 0
+    variants = {kernel: _variants(source, kernel, device, isolation, unverified) for kernel in kernels}
+    done: dict[str, dict[int, OfferCheck]] = {kernel: {} for kernel in kernels}
+    yield from ((kernel, [], 0) for kernel in kernels if not variants[kernel])
+    made: Iterator[tuple[str, int, OfferCheck]] = (
+        (kernel, number, verify_variant(variant, repeat))
+        for kernel, some in variants.items()
+        for number, variant in enumerate(some)
+    )
     if jobs > 1:
-        context = multiprocessing.get_context("spawn")
-        start = (source.disabled, context.Value("i", 0), _gpus(device))
-        with ProcessPoolExecutor(jobs, context, _start, start) as pool:
-            yield from _side_by_side(pool, asked, (device, isolation, repeat, unverified))
-        return
-    for kernel, some in asked.items():
-        checks: list[OfferCheck] = []
-        for left, (_, variant) in zip(reversed(range(len(some))), some, strict=True):
-            checks.append(verify_variant(variant, repeat))
-            yield kernel, checks, left
+        made = _side_by_side(source, variants, jobs, (device, isolation, unverified), repeat)
+    for kernel, number, check in made:
+        done[kernel][number] = check
+        checks = [done[kernel][each] for each in sorted(done[kernel])]
+        yield kernel, checks, len(variants[kernel]) - len(checks)
+
+
+def _variants(
+    source: Registry, kernel: str, device: Device, isolation: Isolation, unverified: bool
+) -> list[OfferVariant]:
+    """The offers of a kernel that are verified."""
+    variants = offer_variants(source, kernel, device, isolation, allow_unverified=unverified)
+    return [each for each in variants if not unverified or standing(kernel, each.offer, device).is_open]
 
 
 def _side_by_side(
-    pool: ProcessPoolExecutor,
-    asked: Mapping[str, list[tuple[int, OfferVariant]]],
-    about: tuple[Device, Isolation, int, bool],
-) -> Iterator[tuple[str, list[OfferCheck], int]]:
+    source: Registry,
+    variants: dict[str, list[OfferVariant]],
+    jobs: int,
+    about: tuple[Device, Isolation, bool],
+    repeat: int,
+) -> Iterator[tuple[str, int, OfferCheck]]:
     """Verifies the numbered offers of some kernels in the processes of a pool."""
-    running = {
-        kernel: [(variant, pool.submit(_verify, kernel, number, *about)) for number, variant in some]
-        for kernel, some in asked.items()
-    }
-    owners = {check: kernel for kernel, checks in running.items() for _, check in checks}
-    told: set[Future[OfferCheck]] = set()
-    for check in as_completed(owners):
-        told.add(check)
-        asked_of = running[kernel := owners[check]]
-        done = [_result(*each) for each in asked_of if each[1] in told]
-        yield kernel, done, len(asked_of) - len(done)
-
-
-_registry: Registry
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, context, _start, (context.Value("i", 0), _gpus(about[0]))) as pool:
+        running = {
+            pool.submit(_verify, source.disabled, kernel, number, about, repeat): (kernel, number, variant)
+            for kernel, some in variants.items()
+            for number, variant in enumerate(some)
+        }
+        for check in as_completed(running):
+            kernel, number, variant = running[check]
+            yield kernel, number, _result(variant, check)
 
 
 def _gpus(device: Device) -> list[str]:
@@ -265,12 +264,10 @@ def _gpus(device: Device) -> list[str]:
     return visible.split(",") if visible else [str(index) for index in range(torch.cuda.device_count())]
 
 
-def _start(disabled: frozenset[str], started: Any, gpus: list[str]) -> None:
-    """Opens the process's own registry, and takes the next GPU for the process and its workers."""
-    global _registry
+def _start(started: Any, gpus: list[str]) -> None:
+    """Takes the next GPU for a process of the pool and its workers."""
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback, and its workers end with it
-    _registry = registry(disabled)
     with started.get_lock():
         turn, started.value = started.value, started.value + 1
     if gpus:
@@ -278,10 +275,9 @@ def _start(disabled: frozenset[str], started: Any, gpus: list[str]) -> None:
 
 
 def _verify(
-    kernel: str, number: int, device: Device, isolation: Isolation, repeat: int, unverified: bool
+    disabled: frozenset[str], kernel: str, number: int, about: tuple[Device, Isolation, bool], repeat: int
 ) -> OfferCheck:
-    found = list(offer_variants(_registry, kernel, device, isolation, allow_unverified=unverified))
-    return verify_variant(found[number], repeat)
+    return verify_variant(_variants(registry(disabled), kernel, *about)[number], repeat)
 
 
 def _result(variant: OfferVariant, check: Future[OfferCheck]) -> OfferCheck:

@@ -127,14 +127,12 @@ def verify_problem(kernel: Kernel, problem: Problem, offer: Offer | None = None,
     given, change = draw_inputs(problem, seed), Change.first(problem)
     inputs = change.made_all(given)
     expected, means = reference(problem, given), Means.here(given.q, change)
-    rough_lse = offer is not None and offer.rough_lse
-    found, out, lse = check_forward(kernel, plan, inputs, expected, means, rough_lse=rough_lse)
-    if found.passed and (offer is None or problem.direction == "forward"):
-        found += check_counts(kernel, plan, inputs, means)
-    if not found.passed or problem.direction == "forward":
-        return found
-    found += check_backward(kernel, plan, inputs, out, lse, expected, means)
-    return found + _run_as_part(kernel, problem, inputs) if offer is not None and offer.backward.composes else found
+    rough_lse, is_backward = offer is not None and offer.rough_lse, problem.direction == "backward"
+    about = {"rough_lse": rough_lse, "counts": offer is None or not is_backward}
+    found = verify_inputs(kernel, plan, inputs, expected, means, **about)
+    if found.passed and is_backward and offer is not None and offer.backward.composes:
+        found += _run_as_part(kernel, problem, inputs)
+    return found
 
 
 def verify_outliers(kernel: Kernel, problem: Problem, offer: Offer | None = None, *, seed: int = 0) -> Verification:
@@ -171,6 +169,7 @@ def verify_inputs(
     *,
     rough_lse: bool = False,
     optional_lse: bool = False,
+    counts: bool = False,
 ) -> Verification:
     """Verifies a kernel on some inputs. A backward is verified only after a right forward, whose results it gets.
 
@@ -182,9 +181,12 @@ def verify_inputs(
         means: See `check_forward`, like all that follow.
         rough_lse: Whether the offer calls its log-sum-exp rough.
         optional_lse: Whether the kernel may give no log-sum-exp.
+        counts: Whether exp(lse) must be the number of visible keys if q = 0.
     """
     about = {"rough_lse": rough_lse, "optional_lse": optional_lse}
     found, out, lse = check_forward(kernel, plan, inputs, expected, means, **about)
+    if found.passed and counts:
+        found += check_counts(kernel, plan, inputs, means)
     if not found.passed or plan.problem.direction == "forward":
         return found
     return found + check_backward(kernel, plan, inputs, out, lse, expected, means)

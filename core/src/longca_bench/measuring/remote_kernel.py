@@ -99,7 +99,8 @@ class RemoteKernel:
         self._worker.begin()
 
     def start(self) -> None:
-        """Starts the worker, unless it runs, and waits until it is ready."""
+        """Waits until a worker is ready whose global state no kernel has changed."""
+        self._replace_changed()
         self._worker.start()
 
     def load(self) -> dict[str, list[str]]:
@@ -111,9 +112,12 @@ class RemoteKernel:
         Raises:
             CaseEndError: It cannot be loaded, or its import changes global state.
         """
+        self._replace_changed()
+        return self._worker.load(self.name)
+
+    def _replace_changed(self) -> None:
         if self._worker.is_changed:
             self._worker.end()
-        return self._worker.load(self.name)
 
     def end(self) -> None:
         """Ends the worker. The next plan is made in a fresh one."""
