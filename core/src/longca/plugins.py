@@ -27,6 +27,7 @@ from longca.manifests.pairs import HALVES, asked_of_halves, join, pair_verdict, 
 from longca.manifests.resolve import resolve_anywhere, resolve_manifest, stack_offers
 from longca.manifests.step_cuts import distinct_steps
 from longca.manifests.step_stacks import StepStack
+from longca.plan_cache import PlanCache
 
 __all__ = ["Asked", "PluginInfo", "Registry", "registry", "resolve"]
 
@@ -250,7 +251,9 @@ class Registry:
     def layout(
         self, strategy: str, problem: Problem, axis_sizes: Mapping[str, int], placement: str | None = None
     ) -> Layout:
-        """A strategy's layout of a problem. It needs neither torch nor devices.
+        """A strategy's layout of a problem, the same for both of its directions. It needs neither torch nor devices.
+
+        The latest layouts are cached.
 
         Args:
             strategy: The strategy's name.
@@ -271,12 +274,23 @@ class Registry:
         chosen = placement or manifest.placements[0]
         if chosen not in manifest.placements:
             raise UnknownNameError(f"placement of {strategy}", chosen, manifest.placements)
-        layout: Layout = self.call(manifest, "layout", problem, axis_sizes, chosen)
+        about = problem.heads_q, problem.heads_kv, problem.head_dim, problem.dtype, problem.device
+        key = self, strategy, tuple(axis_sizes.items()), chosen, about
+        return _LAYOUTS.get(problem.mask, key, lambda: self._lay_out(manifest, problem, axis_sizes, chosen))
+
+    def _lay_out(
+        self, manifest: StrategyManifest, problem: Problem, axis_sizes: Mapping[str, int], placement: str
+    ) -> Layout:
+        layout: Layout = self.call(manifest, "layout", problem, axis_sizes, placement)
         if layout.world_size != (ranks := prod(axis_sizes.values())):
             of = f"{layout.world_size} ranks for a mesh of {ranks}"
-            owner = self._strategy_plugins[strategy].distribution
+            owner = self._strategy_plugins[manifest.name].distribution
             raise BrokenFunctionError(f"{manifest.layout} of plugin {owner} returned a layout of {of}")
-        return layout.made_by(strategy, tuple((axis, axis_sizes[axis]) for axis in manifest.axes), str(chosen))
+        return layout.made_by(manifest.name, tuple((axis, axis_sizes[axis]) for axis in manifest.axes), str(placement))
+
+
+#: The latest layouts, which serve all kernels and both directions of a problem.
+_LAYOUTS: PlanCache[Layout] = PlanCache(64)
 
 
 def registry(disabled: frozenset[str] = frozenset()) -> Registry:

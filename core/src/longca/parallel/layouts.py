@@ -34,9 +34,6 @@ __all__ = ["check_layout", "layout", "layout_words", "placed", "placed_together"
 #: The strategies and placements that the ranks of a mesh agreed on.
 _AGREED: PlanCache[tuple[str, str]] = PlanCache(64)
 
-#: The latest layouts. `longca.layout` and the calls with the same mask share them. A rank makes them alone.
-_LAYOUTS: PlanCache[Layout] = PlanCache(16)
-
 
 @overload
 def layout(
@@ -218,9 +215,7 @@ def placed(
         arrangement = partial(adviser().arranged, registry, problem, wanted, kernel, placement, one_host(mesh))
         about = registry, _shape(problem), tuple(wanted), kernel, placement
         strategy, placement = _chosen(problem.mask, about, mesh, arrangement, alone)
-    sizes = wanted[strategy]
-    key = registry, _shape(problem), strategy, tuple(sizes.items()), placement
-    return _LAYOUTS.get(problem.mask, key, lambda: registry.layout(strategy, problem, sizes, placement))
+    return registry.layout(strategy, problem, wanted[strategy], placement)
 
 
 def _shape(problem: Problem) -> tuple[Hashable, ...]:
