@@ -16,7 +16,7 @@ from longca.kernels.base import Kernel
 from longca.manifests import Layout, Problem
 from longca.parallel.meshes import rank_in
 from longca_advice.fastest_layouts import place
-from longca_bench.measuring.single_gpu_baseline import equal_share
+from longca_bench.measuring.strategy_parts import equal_share
 from longca_bench.suites.meshes import equal_mesh
 from longca_bench.verification.inputs import Inputs
 

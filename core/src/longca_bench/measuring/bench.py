@@ -14,7 +14,6 @@ import torch
 from longca.errors import LongCAError
 from longca.manifests import Device, Problem
 from longca_bench.measuring.gpu_state import gpu_state
-from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.kernel_trial import KernelTrial, WrongResultError
 from longca_bench.measuring.memory import is_exhausted
 from longca_bench.measuring.messages import Result
@@ -23,6 +22,7 @@ from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.shared_inputs import InputCache, SharedInputs
 from longca_bench.measuring.status import CaseEndError, Status, failure
 from longca_bench.measuring.timing import take_samples
+from longca_bench.measuring.world import Instruments
 from longca_bench.suites.tasks import Task
 from longca_bench.verification.findings import Verification
 

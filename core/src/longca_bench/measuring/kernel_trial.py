@@ -6,7 +6,7 @@ timed call are checked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from random import SystemRandom
 from typing import Any
@@ -18,11 +18,11 @@ from longca.errors import LongCAError
 from longca.manifests import Direction
 from longca_bench.measuring.clocks import Clocks
 from longca_bench.measuring.commands import Mode
-from longca_bench.measuring.instruments import Instruments
-from longca_bench.measuring.remote_kernel import Ran, RemoteKernel, RemotePlan
+from longca_bench.measuring.remote_kernel import Ran, RemoteKernel, RemotePlan, arguments_of
 from longca_bench.measuring.results import NAMES, ContractError
 from longca_bench.measuring.shared_inputs import SharedInputs
 from longca_bench.measuring.timing import LEAST, Timing, loading_calls
+from longca_bench.measuring.world import Instruments
 from longca_bench.suites.tasks import Task
 from longca_bench.verification.change import Change
 from longca_bench.verification.findings import (
@@ -88,8 +88,8 @@ class KernelTrial:
         self._change = Change.first(plan.problem)
         self._change.apply(given, mine, with_dout=not is_forward)
         self._checksums = Checksums(given.q.dtype, rough_lse=task.rough_lse)
-        self._forward: tuple[Tensor, ...] = ()
-        self._verified: tuple[Tensor, ...] = ()
+        self._forward: dict[str, Tensor] = {}
+        self._verified: dict[str, Tensor] = {}
         self._landing: dict[str, Tensor] = {}
         self._right: dict[str, Tensor] = {}
         self._last = 0.0
@@ -114,8 +114,8 @@ class KernelTrial:
         self._without_lse &= found.passed and all(finding.tensor != "lse" for finding in found.findings)
         self.fields["without_lse"] = self._without_lse
         if not self.is_forward and found.passed:
-            self._forward = tuple(forward)
-            self._verified = tuple(map(self._change.undo, NAMES[Direction.FORWARD], forward))
+            self._forward = dict(zip(NAMES[Direction.FORWARD], forward, strict=True))
+            self._verified = {name: self._change.undo(name, result) for name, result in self._forward.items()}
             self._write_forward()
             found += self._check_backward()
         return found
@@ -126,7 +126,7 @@ class KernelTrial:
         return self.verify() if self.is_forward else self._check_backward()
 
     def _check_backward(self) -> Verification:
-        out, lse = self._forward
+        out, lse = self._forward.values()
         return check_backward(self._kernel, self._plan, self.inputs, out, lse, self.expected, self._means)
 
     def check_counts(self) -> Verification:
@@ -138,18 +138,15 @@ class KernelTrial:
 
     def change(self) -> None:
         """Changes the inputs, and the forward's results with them."""
-        self._apply(Change.draw(self.problem, self._change))
-
-    def _apply(self, change: Change) -> None:
-        self._change = change
+        self._change = Change.draw(self.problem, self._change)
         self._change.apply(self._given, self.inputs, with_dout=not self.is_forward)
         if not self.is_forward:
             self._write_forward()
 
     def _write_forward(self) -> None:
         """Writes a backward's out and lse for the changed inputs."""
-        for name, verified, there in zip(NAMES[Direction.FORWARD], self._verified, self._forward, strict=True):
-            self._change.write(name, verified, there)
+        for name, there in self._forward.items():
+            self._change.write(name, self._verified[name], there)
 
     def sample(self) -> tuple[float, dict[str, Tensor]]:
         """The seconds and the results of a timed call on changed inputs."""
@@ -188,7 +185,7 @@ class KernelTrial:
             found += self._checksums.check(results, self._change)
         found += self._changed_inputs()
         if found:
-            raise WrongResultError([finding.named(f"{finding.tensor} of a timed call") for finding in found])
+            raise WrongResultError(_of_timed(found))
 
     def _changed_inputs(self) -> list[Finding]:
         """The arguments of the last call that the kernel changed."""
@@ -200,8 +197,7 @@ class KernelTrial:
 
     def _as_given(self, name: str, some: slice) -> Tensor:
         """A part of a tensor as the last call was given it, made from memory that the kernel does not reach."""
-        verified = dict(zip(NAMES[Direction.FORWARD], self._verified, strict=False))
-        given = verified[name] if name in verified else getattr(self._given, name)
+        given = self._verified[name] if name in self._verified else getattr(self._given, name)
         if name == "lse":
             return self._change.made(name, given)[some]  # its first dimension is of heads, which change places
         return given[some] if self.is_forward and name == "dout" else self._change.made(name, given[some])
@@ -258,11 +254,7 @@ class KernelTrial:
     @property
     def _tensors(self) -> dict[str, Tensor]:
         """The arguments of a call, by their names."""
-        x = self.inputs
-        tensors = {"q": x.q, "k": x.k, "v": x.v}
-        if self.is_forward:
-            return tensors
-        return {"dout": x.dout, **tensors, "out": self._forward[0], "lse": self._forward[1]}
+        return arguments_of(self.problem.direction, self.inputs, self._forward)
 
     def _load(self) -> None:
         """Keeps a CUDA device as busy as calls in a row do, before the inputs change, so that no call knows them.
@@ -276,13 +268,11 @@ class KernelTrial:
             self._run(Mode.LOAD, times=times)
 
     def _run(self, mode: Mode, **how: Any) -> Ran:
-        return self._call(self.problem.direction, self._tensors, mode=mode, landing=self._landing or None, **how)
-
-    def _call(self, direction: Direction, tensors: Mapping[str, Tensor], **how: Any) -> Ran:
+        about = self.problem.direction, self._tensors, self._plan
         try:
-            return self._kernel.run(direction, tensors, self._plan, **how)
+            return self._kernel.run(*about, mode=mode, landing=self._landing or None, **how)
         except ContractError as error:
-            raise WrongResultError([_of_timed(finding) for finding in findings_of(error)]) from None
+            raise WrongResultError(_of_timed(findings_of(error))) from None
 
     def _like(self, name: str) -> Tensor:
         """A shared tensor for a result, by its name."""
@@ -292,5 +282,5 @@ class KernelTrial:
         return arena.like({"out": x.q, "dq": x.q, "dk": x.k, "dv": x.v}[name])
 
 
-def _of_timed(finding: Finding) -> Finding:
-    return finding.named(f"{finding.tensor} of a timed call")
+def _of_timed(found: Sequence[Finding]) -> list[Finding]:
+    return [finding.named(f"{finding.tensor} of a timed call") for finding in found]

@@ -19,15 +19,15 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from longca.kernels.base import Plan
 from longca.manifests import Direction, Problem
 from longca.masks import Form
-from longca_bench.measuring.arena import Where
-from longca_bench.measuring.commands import Answer, Call, Mode
+from longca_bench.measuring.commands import Answer, Call, Mode, PlanFacts
 from longca_bench.measuring.results import NAMES, ContractError, fault_of
 from longca_bench.measuring.status import CaseEndError, Status
 from longca_bench.measuring.worker import Reply, Workers
 from longca_bench.verification.findings import same_bits
+from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.verify import lse_dtype
 
-__all__ = ["Ran", "RemoteKernel", "RemotePlan", "results_of", "said_seconds"]
+__all__ = ["Ran", "RemoteKernel", "RemotePlan", "arguments_of", "plan_facts", "results_of", "said_seconds"]
 
 #: Seconds that pickling a problem may take beside planning it.
 _APART = 1.0
@@ -133,11 +133,7 @@ class RemoteKernel:
         number, forget = next(_numbers), tuple(self._forgotten)
         self._forgotten.clear()
         reply = self._worker.call("plan", number, self.name, problem, forget)
-        answer, facts = reply.answer, reply.answer.plan
-        if facts is None or facts.fault:
-            raise CaseEndError(Status.WRONG, facts.fault if facts is not None else "the worker made no plan")
-        if answer.changed:
-            raise CaseEndError(Status.WRONG, f"plan changes global state: {', '.join(answer.changed)}")
+        facts = plan_facts(reply.answer)
         try:
             form = Form(facts.form)
         except ValueError:
@@ -214,7 +210,7 @@ class RemoteKernel:
         given = buffers or {}
         landing = landing or self._landing(direction, tensors, given)
         shared = {name: self._shared(x) for name, x in (*tensors.items(), *given.items())}
-        places = self._places({**shared, **landing})
+        places = {name: self._worker.place(x) for name, x in {**shared, **landing}.items()}
         arguments, filled, landed = ({name: places[name] for name in part} for part in (tensors, given, landing))
         call = Call(
             plan.number, direction, mode, arguments, landed, filled, kernel=self.name, abreast=abreast, times=times
@@ -224,10 +220,6 @@ class RemoteKernel:
             if shared[name] is not x and not same_bits(shared[name], x):
                 x.copy_(shared[name])
         return Ran(results_of(direction, reply.answer, given, landing), reply)
-
-    def _places(self, shared: Mapping[str, Tensor]) -> dict[str, Where]:
-        """The places of shared tensors, by their names."""
-        return {name: self._worker.place(x) for name, x in shared.items()}
 
     def _landing(
         self, direction: Direction, tensors: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
@@ -254,6 +246,25 @@ class RemoteKernel:
         return twin
 
 
+def arguments_of(direction: Direction, x: Inputs, forward: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The arguments of a call by their names, in the contract's order. A backward takes the results of a forward."""
+    tensors = {"q": x.q, "k": x.k, "v": x.v}
+    return tensors if direction == Direction.FORWARD else {"dout": x.dout, **tensors, **forward}
+
+
+def plan_facts(answer: Answer) -> PlanFacts:
+    """What a worker says of a plan that it has made.
+
+    Raises:
+        CaseEndError: It is no plan, or planning changed global state.
+    """
+    if answer.plan is None or answer.plan.fault:
+        raise CaseEndError(Status.WRONG, "the worker made no plan" if answer.plan is None else answer.plan.fault)
+    if answer.changed:
+        raise CaseEndError(Status.WRONG, f"plan changes global state: {', '.join(answer.changed)}")
+    return answer.plan
+
+
 def results_of(
     direction: Direction,
     answer: Answer,
@@ -261,14 +272,7 @@ def results_of(
     landing: Mapping[str, Tensor],
     what: str = "kernel",
 ) -> dict[str, Tensor]:
-    """The results of a call by their names: the caller's buffers, or where they landed.
-
-    Args:
-        direction: The direction that ran.
-        answer: The worker's answer.
-        buffers: The buffers that the call got.
-        landing: Shared tensors for the other results.
-        what: The callee in a word.
+    """The results of a call by their names: the caller's buffers, or where the other results landed.
 
     Raises:
         ContractError: The results break the contract.
@@ -277,15 +281,15 @@ def results_of(
     if answer.fault or len(answer.returned) != len(names):
         raise ContractError({names[0]: answer.fault or f"the worker described {len(answer.returned)} results"})
     faults = {}
+    wanted = {name: buffers[name] if name in buffers else landing[name] for name in names}
     for name, returned in zip(names, answer.returned, strict=True):
-        wanted = buffers[name] if name in buffers else landing[name]
-        if fault := fault_of(name, returned, wanted, name in buffers):
+        if fault := fault_of(name, returned, wanted[name], name in buffers):
             faults[name] = fault
     if answer.changed:
         faults["state"] = f"the {what} changes global state: {', '.join(answer.changed)}"
     if faults:
         raise ContractError(faults)
-    return {name: buffers[name] if name in buffers else landing[name] for name in names}
+    return wanted
 
 
 def said_seconds(reply: Reply) -> float:

@@ -17,14 +17,13 @@ from torch import Tensor
 from longca.manifests import Direction, Problem
 from longca_bench.measuring.arena import shared_file
 from longca_bench.measuring.commands import WHOLE, Call, Mode, Part, Traffic
-from longca_bench.measuring.instruments import Instruments
-from longca_bench.measuring.remote_kernel import Ran, RemoteKernel, results_of, said_seconds
+from longca_bench.measuring.remote_kernel import Ran, RemoteKernel, plan_facts, results_of, said_seconds
 from longca_bench.measuring.results import ContractError
 from longca_bench.measuring.status import CaseEndError, Status
 from longca_bench.measuring.timing import loading_calls
 from longca_bench.measuring.watched_kernel import Marks
 from longca_bench.measuring.worker import Reply
-from longca_bench.measuring.world import World
+from longca_bench.measuring.world import Instruments, World
 from longca_bench.ranks.world import JobWorld
 from longca_bench.suites.tasks import Sharing, Task
 
@@ -111,11 +110,7 @@ class RemoteStrategy:
 
         def made() -> tuple[tuple[float, float, int], str]:
             reply = self._worker.call("plan_strategy", *about, problem, self.sharing.layout)
-            answer, facts = reply.answer, reply.answer.plan
-            if facts is None or facts.fault:
-                raise CaseEndError(Status.WRONG, facts.fault if facts is not None else "the worker made no plan")
-            if answer.changed:
-                raise CaseEndError(Status.WRONG, f"plan changes global state: {', '.join(answer.changed)}")
+            answer, facts = reply.answer, plan_facts(reply.answer)
             moved_by = ",".join(f"{axis}={transport}" for axis, transport in answer.moved_by.items())
             return (answer.layout_seconds or 0.0, said_seconds(reply), facts.metadata_bytes), moved_by
 
@@ -155,21 +150,11 @@ class RemoteStrategy:
         return Ran(results_of(direction, reply.answer, {}, landing, "strategy"), reply)
 
     def keep_busy(self, direction: Direction, tensors: Mapping[str, Tensor], plan: StrategyFacts) -> None:
-        """Makes calls that load CUDA devices, before a timed call on other inputs. All ranks do so together.
-
-        Args:
-            direction: The direction, alone.
-            tensors: This rank's arguments.
-            plan: The plan.
-        """
+        """Makes calls that load CUDA devices, before a timed call on other inputs. All ranks do so together."""
         self._load(lambda times: ("call_strategy", self._call(direction, tensors, plan, {}, Mode.LOAD, False, times)))
 
     def _load(self, command: Callable[[int], tuple[str, *tuple[object, ...]]]) -> None:
-        """Makes as many calls in a row as load CUDA devices, the same number on all ranks.
-
-        Args:
-            command: The name and the arguments of the command of a number of calls.
-        """
+        """Makes as many calls in a row as load CUDA devices, the same number on all ranks, by the command for them."""
         if self._world.device.type == "cpu":
             return
         last, pace = map(max, zip(*self._world.everyone((self._last, self._pace)), strict=True))
@@ -179,14 +164,7 @@ class RemoteStrategy:
     def record(
         self, part: Part, direction: Direction, tensors: Mapping[str, Tensor], plan: StrategyFacts
     ) -> dict[str, Traffic]:
-        """Makes the worker note a part of a call, and returns the call's collectives.
-
-        Args:
-            part: The part.
-            direction: The direction, alone.
-            tensors: This rank's arguments.
-            plan: The plan.
-        """
+        """Makes the worker note a part of a call with this rank's arguments, and returns the call's collectives."""
         call = self._call(direction, tensors, plan, {}, Mode.PLAIN, False)
         answer = self._worker.call("record", call, part).answer
         return {str(kind): traffic for kind, traffic in answer.traffic.items()}

@@ -27,13 +27,12 @@ from longca_advice.history import remember
 from longca_bench.measuring.bench import Bench
 from longca_bench.measuring.case_record import identity, judged, measured_record, unmeasured_record
 from longca_bench.measuring.environment import this_machine
-from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.messages import Result, Setup
 from longca_bench.measuring.options import Options
 from longca_bench.measuring.records import Record
 from longca_bench.measuring.status import Status
 from longca_bench.measuring.worker import Workers
-from longca_bench.measuring.world import World
+from longca_bench.measuring.world import Instruments, World
 from longca_bench.suites.case import Case
 from longca_bench.suites.suite import Suite
 from longca_bench.suites.tasks import Task, task_of

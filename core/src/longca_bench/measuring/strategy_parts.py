@@ -1,70 +1,117 @@
-"""The parts of a strategy's time, measured on their own. All ranks call these functions.
+"""The parts of a strategy's time, and the baseline with which its errors and times are compared.
 
-The parts are the kernel alone on one device, the kernel's calls without communication, and the communication without
-the kernel's calls.
+The baseline is the kernel on one device, without a strategy. The parts are the kernel's calls without communication,
+and the communication without the kernel's calls. All ranks call these functions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from longca.manifests import Problem
-from longca_bench.measuring.commands import ALL, COMPUTE, WHOLE, Part, Traffic
-from longca_bench.measuring.instruments import Instruments
-from longca_bench.measuring.messages import COMPUTING
-from longca_bench.measuring.remote_strategy import RemoteStrategy, agreed
-from longca_bench.measuring.shared_inputs import SharedInputs
-from longca_bench.measuring.shares import worst
-from longca_bench.measuring.single_gpu_baseline import Alone, LoneCalls, equal_share, verify_alone
-from longca_bench.measuring.statistics import Interval, median_interval
-from longca_bench.measuring.timing import Timing, take_samples, take_turns
-from longca_bench.measuring.world import World
-from longca_bench.suites.case import Case
-from longca_bench.verification.findings import Finding
+from torch import Tensor
 
-__all__ = ["computing_and_communication", "kernel_alone", "measure_communication"]
+from longca.kernels.base import Kernel
+from longca.manifests import Direction, Problem
+from longca_bench.measuring.arena import Arena
+from longca_bench.measuring.commands import ALL, COMPUTE, WHOLE, Mode, Part, Traffic
+from longca_bench.measuring.messages import COMPUTING
+from longca_bench.measuring.remote_kernel import RemoteKernel, arguments_of
+from longca_bench.measuring.remote_strategy import RemoteStrategy, agreed
+from longca_bench.measuring.results import NAMES, ContractError
+from longca_bench.measuring.shared_inputs import SharedInputs
+from longca_bench.measuring.shares import Share, worst
+from longca_bench.measuring.statistics import Interval, median_interval
+from longca_bench.measuring.timing import Timing, loading_calls, take_samples, take_turns
+from longca_bench.measuring.world import Instruments, World
+from longca_bench.suites.case import Case
+from longca_bench.verification.change import Change
+from longca_bench.verification.findings import INCOMPLETE, Finding, is_complete, wrong
+from longca_bench.verification.inputs import Inputs
+from longca_bench.verification.reference import Reference
+from longca_bench.verification.rows import Checksums
+from longca_bench.verification.verify import Means, check_backward, check_forward
+
+__all__ = [
+    "computing_and_communication",
+    "equal_share",
+    "measure_communication",
+    "single_gpu_baseline",
+    "verify_baseline",
+]
 
 #: Share of the budget of samples that each part gets, computing and communication by themselves. On GPUs loading calls
 #: come before each call, so that samples of parts would take longer than those of the whole.
 _PARTS = 0.2
 
 
-def kernel_alone(
-    case: Case, problem: Problem, strategy: RemoteStrategy, shared: SharedInputs, instruments: Instruments
-) -> Alone:
-    """Errors and times of the kernel without a strategy, measured once for all strategies.
+@dataclass(frozen=True)
+class Baseline:
+    """Errors and times of a kernel on one device.
 
-    Args:
-        case: The case.
-        problem: Its problem.
-        strategy: The strategy, whose worker has the kernel.
-        shared: The inputs and the reference. They keep the result for the next case.
-        instruments: The instruments of this rank.
+    Attributes:
+        findings: The worst row of each tensor. Empty if the kernel does not take the whole mask.
+        seconds: Median time of one rank's share of the heads, while the other ranks wait. None if the heads do not
+            divide among the ranks.
+        abreast: Median time on the slowest rank when all ranks do this at once. None in the same case.
+        ranks_abreast: Each rank's own median of that. Empty in the same case.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    seconds: float | None = None
+    abreast: float | None = None
+    ranks_abreast: tuple[float, ...] = ()
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of the record."""
+        return {
+            "alone_seconds": self.seconds,
+            "abreast_seconds": self.abreast,
+            "rank_abreast_seconds": self.ranks_abreast,
+            "alone_findings": tuple(map(asdict, self.findings)),
+        }
+
+
+def single_gpu_baseline(
+    case: Case, problem: Problem, strategy: RemoteStrategy, shared: SharedInputs, instruments: Instruments
+) -> Baseline:
+    """Errors and times of the kernel without a strategy. They are measured once, and the shared inputs keep them.
 
     Raises:
         CaseEndError: The kernel is wrong on some rank, or ended this rank's worker.
     """
     key = case.kernel, case.direction
     if key not in shared.kept:
-        shared.kept[key] = _measured_alone(problem, strategy, shared, instruments)
-    found: Alone = shared.kept[key]
+        shared.kept[key] = _measured_baseline(problem, strategy, shared, instruments)
+    found: Baseline = shared.kept[key]
     return found
 
 
-def _measured_alone(
+def _measured_baseline(
     problem: Problem, strategy: RemoteStrategy, shared: SharedInputs, instruments: Instruments
-) -> Alone:
+) -> Baseline:
     world, announce, budget = instruments.world, instruments.announce, instruments.budget
     if not strategy.sharing.takes_whole:
-        return Alone()
-    findings = worst(world.everyone(_findings_alone(problem, strategy, shared, instruments), list[Finding]))
+        return Baseline()
+    rough_lse, share = strategy.sharing.rough_alone, shared.shares[world.rank]
+
+    def verified() -> list[Finding]:
+        """The findings on this rank's heads."""
+        if shared.expected is None:
+            return []
+        about = strategy.kernel, share.problem(problem), shared.mine, shared.expected
+        return [share.named(each) for each in verify_baseline(*about, rough_lse=rough_lse)]
+
+    announce(f"{COMPUTING} alone")
+    found = agreed(world, verified, lambda: announce("alone"))
+    findings = worst(world.everyone(found, list[Finding]))
     part = equal_share(problem, world.size)
     if part is None:
-        return Alone(findings)
+        return Baseline(findings)
     about = strategy.kernel, part.problem(problem), part.inputs(shared.inputs), instruments.workers.arena
-    calls = agreed(world, lambda: LoneCalls(*about, rough_lse=strategy.sharing.rough_alone))
+    calls = agreed(world, lambda: _BaselineCalls(*about, rough_lse=rough_lse))
     seconds = None
     if world.rank == 0:  # the other ranks wait, so it has the machine to itself
         announce(f"{COMPUTING} alone")
@@ -73,23 +120,90 @@ def _measured_alone(
     seconds = world.everyone(seconds)[0]
     abreast = take_samples(partial(calls.sample, abreast=True), world, budget)
     agreed(world, calls.check)
-    return Alone(findings, seconds, abreast.median, abreast.rank_medians)
+    return Baseline(findings, seconds, abreast.median, abreast.rank_medians)
 
 
-def _findings_alone(
-    problem: Problem, strategy: RemoteStrategy, shared: SharedInputs, instruments: Instruments
-) -> list[Finding]:
-    """The findings of the kernel on this rank's heads."""
-    share = shared.shares[instruments.world.rank]
+def verify_baseline(
+    kernel: Kernel, problem: Problem, inputs: Inputs, expected: Reference, *, rough_lse: bool
+) -> tuple[Finding, ...]:
+    """Verifies a kernel's output, or its gradients if the direction is `backward`. The kernel takes the problem.
 
-    def verified() -> list[Finding]:
-        if shared.expected is None:
-            return []
-        about = strategy.kernel, share.problem(problem), shared.mine, shared.expected
-        return [share.named(each) for each in verify_alone(*about, rough_lse=strategy.sharing.rough_alone)]
+    `rough_lse` says whether the offer that covers the problem calls its log-sum-exp rough.
+    """
+    plan = kernel.plan(problem)
+    change = Change.first(problem)
+    mine, means = change.made_all(inputs), Means.here(inputs.q, change)
+    found, out, lse = check_forward(kernel, plan, mine, expected, means, rough_lse=rough_lse)
+    if problem.direction == "forward":
+        return found.findings
+    return check_backward(kernel, plan, mine, out, lse, expected, means).findings
 
-    instruments.announce(f"{COMPUTING} alone")
-    return agreed(instruments.world, verified, lambda: instruments.announce("alone"))
+
+def equal_share(problem: Problem, ranks: int) -> Share | None:
+    """The first of `ranks` equal parts of the query heads, with their KV heads, or None without such parts."""
+    if problem.heads_q % ranks:
+        return None
+    heads_q = problem.heads_q // ranks
+    group = problem.heads_q // problem.num_heads_kv
+    if heads_q % group and group % heads_q:
+        return None
+    return Share((0, heads_q), (0, max(1, heads_q // group)))
+
+
+class _BaselineCalls:
+    """Calls of a kernel in the problem's direction. Inputs change between calls, and results must change with them."""
+
+    def __init__(
+        self, kernel: RemoteKernel, problem: Problem, inputs: Inputs, arena: Arena, *, rough_lse: bool
+    ) -> None:
+        self.fault, self._last = "", 0.0
+        self._kernel, self._problem, self._given = kernel, problem, inputs
+        self._mine = Inputs(*(arena.like(x) for x in (inputs.q, inputs.k, inputs.v, inputs.dout)))
+        self._plan, self._checksums = kernel.plan(problem), Checksums(inputs.q.dtype, rough_lse=rough_lse)
+        self._change = Change.first(problem)
+        self._change.apply(inputs, self._mine)
+        first = kernel.run(Direction.FORWARD, arguments_of(Direction.FORWARD, self._mine, {}), self._plan).results
+        self._forward = first
+        self._verified = {name: self._change.undo(name, result) for name, result in first.items()}
+        if problem.direction == "backward":
+            first = kernel.run(problem.direction, self._tensors(), self._plan).results
+        for name, result in first.items():
+            self._checksums.keep(name, self._change.undo(name, result))
+
+    def sample(self, *, abreast: bool = False) -> tuple[float, None]:
+        """The seconds of a call, whose results are checked. Calls of all ranks begin together if they are `abreast`."""
+        try:
+            self._load()
+            self._change = Change.draw(self._problem, self._change)
+            self._change.apply(self._given, self._mine)
+            if self._problem.direction == "backward":
+                for name in NAMES[Direction.FORWARD]:
+                    self._change.write(name, self._verified[name], self._forward[name])
+            about = self._problem.direction, self._tensors(), self._plan
+            ran = self._kernel.run(*about, mode=Mode.TIMED, abreast=abreast)
+            found = self._checksums.check(ran.results, self._change)
+            if not all(is_complete(name, result) for name, result in ran.results.items() if name != "lse"):
+                found = [wrong("a result", INCOMPLETE)]
+            self.fault = self.fault or "".join(map(str, found[:1]))
+        except ContractError as error:
+            self.fault = self.fault or str(error)
+            return 0.0, None
+        self._last = min(ran.reply.sample, ran.reply.seconds)
+        return self._last, None
+
+    def check(self) -> None:
+        """Raises a ContractError if a call was wrong."""
+        if self.fault:
+            raise ContractError({"the kernel alone": self.fault})
+
+    def _load(self) -> None:
+        """Keeps a CUDA device as busy as calls in a row do. The inputs change only afterwards, as for a strategy."""
+        times = loading_calls(self._last)
+        if times and self._mine.q.device.type == "cuda":
+            self._kernel.run(self._problem.direction, self._tensors(), self._plan, mode=Mode.LOAD, times=times)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return arguments_of(self._problem.direction, self._mine, self._forward)
 
 
 def computing_and_communication(
@@ -97,12 +211,8 @@ def computing_and_communication(
 ) -> dict[str, Any]:
     """The fields of the record about computing and communication.
 
-    The whole call, its computing and its communication take turns, so that all of them meet the same clocks.
-
-    Args:
-        strategy: The strategy.
-        record: Makes the strategy's worker note a part of a call, and returns the collectives.
-        instruments: The instruments of this rank.
+    The whole call, its computing and its communication take turns, so that all of them meet the same clocks. `record`
+    makes the strategy's worker note a part of a call, and returns the collectives.
     """
     world, announce, budget = instruments.world, instruments.announce, _PARTS * instruments.budget
     announce("compute")

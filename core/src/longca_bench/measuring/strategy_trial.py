@@ -16,16 +16,16 @@ from longca.manifests import Direction
 from longca_advice.nominal import imbalance
 from longca_bench.measuring.clocks import Clocks
 from longca_bench.measuring.commands import Mode
-from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.kernel_trial import WrongResultError
-from longca_bench.measuring.remote_kernel import Ran
+from longca_bench.measuring.remote_kernel import Ran, arguments_of
 from longca_bench.measuring.remote_strategy import RemoteStrategy, StrategyFacts
 from longca_bench.measuring.results import ContractError
 from longca_bench.measuring.shards import Results, Shard
 from longca_bench.measuring.shared_inputs import SharedInputs
 from longca_bench.measuring.shares import worst
-from longca_bench.measuring.strategy_parts import computing_and_communication, kernel_alone
+from longca_bench.measuring.strategy_parts import computing_and_communication, single_gpu_baseline
 from longca_bench.measuring.timing import Timing
+from longca_bench.measuring.world import Instruments
 from longca_bench.suites.tasks import Task
 from longca_bench.verification.findings import Finding, Verification, findings_of, wrong
 
@@ -184,13 +184,13 @@ class StrategyTrial:
         return ()
 
     def before_timing(self) -> dict[str, Any]:
-        """Errors and times of the kernel alone. The clocks begin, or begin anew."""
+        """Errors and times of the kernel on one device. The clocks begin, or begin anew."""
         self._clocks = Clocks(self._world.device)
         about = self._task.case, self.problem, self._strategy, self._shared, self._instruments
-        return kernel_alone(*about).fields()
+        return single_gpu_baseline(*about).fields()
 
     def after_timing(self, timing: Timing, peaks: tuple[int, ...]) -> dict[str, Any]:
-        """Each rank's times and memory, the clocks, and the times of computing and of communication apart."""
+        """Each rank's times and memory, the clocks, and the times of computing and of communication."""
         direction = self.problem.direction
         apart = computing_and_communication(
             self._strategy,
@@ -221,9 +221,7 @@ class StrategyTrial:
         return self._strategy.call(*about, mode=mode, keeps=keeps)
 
     def _tensors(self, direction: Direction) -> Results:
-        x = self.inputs
-        tensors = {"q": x.q, "k": x.k, "v": x.v}
-        return tensors if direction is Direction.FORWARD else {"dout": x.dout, **tensors, **self._forward}
+        return arguments_of(direction, self.inputs, self._forward)
 
     def _called(self, call: Callable[[], Ran]) -> tuple[Ran | None, list[Finding]]:
         """The result of a call, or the findings of this rank's breaches of the contract."""

@@ -15,17 +15,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from statistics import median
 from typing import Any
 
 import torch
 
-from longca_bench.measuring.world import World
+from longca_bench.measuring.world import BUDGET, World
 
 __all__ = [
-    "BUDGET",
     "LEAD",
     "LEAST",
     "SAMPLES",
@@ -47,8 +46,6 @@ WARM_UP = 10
 #: The most samples by the device. On a CUDA device other calls come before each one.
 SAMPLES = {"cpu": 30, "cuda": 10}
 LEAST = 3
-#: Seconds of samples of a call.
-BUDGET = 0.25
 #: Seconds for which a CUDA device is busy before a timed call. So a call that is launched in less has no launching in
 #: its time, as in a model whose host is ahead of the device.
 LEAD = 5e-4
@@ -60,6 +57,7 @@ LOAD, LONG = 5e-2, 2.5e-1
 
 _Times = tuple[float, ...]
 _Call = Callable[[], object]
+_Once = Callable[[], tuple[float, object]]
 
 
 @dataclass(frozen=True)
@@ -108,7 +106,7 @@ def time_calls(
 
 
 def take_samples(
-    once: Callable[[], tuple[float, object]],
+    once: _Once,
     world: World,
     budget: float = BUDGET,
     inspect: Callable[[Any], None] | None = None,
@@ -122,25 +120,22 @@ def take_samples(
         inspect: Gets the result of each call, of the warm-up too, outside the timed region. Without it the last result
             is kept.
     """
-    warm_up = _warmed_up(once, world, inspect)
-    rounds: list[_Times] = []
-    result: object = None
-    while (count := _calls_to_come([max(each) for each in rounds], warm_up[-1], budget, world)) > 0:
-        mine: list[float] = []
-        for _ in range(count):
-            if inspect is None:
-                result = None  # frees its memory for the next result
-            seconds, result = once()
-            if inspect is not None:
-                inspect(result)
-            mine.append(seconds)
-        rounds += zip(*world.everyone(mine), strict=True)
-    return Timing(tuple(zip(*rounds, strict=True)), tuple(warm_up), result if inspect is None else None)
+    last: list[object] = []
+
+    def sample() -> tuple[float, object]:
+        last.clear()  # frees its memory for the next result
+        seconds, result = once()
+        if inspect is None:
+            last.append(result)
+        else:
+            inspect(result)
+        return seconds, None
+
+    timing = take_turns({"": sample}, world, budget)[""]
+    return replace(timing, last=last[0] if last else None)
 
 
-def take_turns(
-    parts: Mapping[str, Callable[[], tuple[float, object]]], world: World, budget: float
-) -> dict[str, Timing]:
+def take_turns(parts: Mapping[str, _Once], world: World, budget: float) -> dict[str, Timing]:
     """Warms several calls up and takes their samples by turns, with all ranks of a world.
 
     Every call has as many samples. Drift of clocks and temperature meets all of them alike.
@@ -158,24 +153,18 @@ def take_turns(
         return [sum(map(max, each)) for each in zip(*rounds.values(), strict=True)]
 
     while (count := _calls_to_come(taken(), before, len(parts) * budget, world)) > 0:
-        mine = [{name: once()[0] for name, once in parts.items()} for _ in range(count)]
+        mine = [[once()[0] for once in parts.values()] for _ in range(count)]
         for each in zip(*world.everyone(mine), strict=True):
-            for name, times in rounds.items():
-                times.append(tuple(seconds[name] for seconds in each))
+            for times, seconds in zip(rounds.values(), zip(*each, strict=True), strict=True):
+                times.append(seconds)
     return {name: Timing(tuple(zip(*times, strict=True)), tuple(warm_up[name])) for name, times in rounds.items()}
 
 
-def _warmed_up(
-    once: Callable[[], tuple[float, object]], world: World, inspect: Callable[[Any], None] | None = None
-) -> list[float]:
+def _warmed_up(once: _Once, world: World) -> list[float]:
     """Makes a call until it takes as long as before. The seconds of each time, on the slowest rank."""
     warm_up: list[float] = []
     while len(warm_up) < WARM_UP:
-        seconds, result = once()
-        if inspect is not None:
-            inspect(result)
-        del result  # frees its memory for the next result
-        warm_up.append(max(world.everyone(seconds)))
+        warm_up.append(max(world.everyone(once()[0])))
         if len(warm_up) > 1 and abs(warm_up[-1] - warm_up[-2]) < WARM * warm_up[-1]:
             break
     return warm_up

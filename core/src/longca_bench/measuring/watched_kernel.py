@@ -177,18 +177,10 @@ def _no_forward(
     )
 
 
-def _no_backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    plan: Plan,
-    *,
-    dq: Tensor | None = None,
-    dk: Tensor | None = None,
-    dv: Tensor | None = None,
-) -> tuple[Tensor, ...]:
-    pairs = zip((q, k, v), (dq, dk, dv), strict=True)
-    return tuple(torch.zeros(x.shape, dtype=x.dtype, device=x.device) if g is None else g for x, g in pairs)
+def _no_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: object, **buffers: Any) -> tuple[Tensor, ...]:
+
+    given = (("dq", q), ("dk", k), ("dv", v))
+    return tuple(
+        torch.zeros(x.shape, dtype=x.dtype, device=x.device) if buffers.get(name) is None else buffers[name]
+        for name, x in given
+    )

@@ -6,21 +6,44 @@ their results. After a failure the leader posts a stop to the members that have 
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
-from torch.distributed import DistNetworkError, Store  # type: ignore[attr-defined]  # they are, and documented
+from torch.distributed import (  # type: ignore[attr-defined]  # they are, and documented
+    DistNetworkError,
+    PrefixStore,
+    Store,
+    TCPStore,
+)
 
 from longca.errors import LongCAError
 from longca_bench.measuring.messages import Result, Setup, from_json, to_json
+from longca_bench.ranks.job import LOOPBACK
 from longca_bench.suites.tasks import Task
 
-__all__ = ["Assignment", "Board", "BoardLostError", "RankResult", "answer", "assignment", "gone", "ready", "stop"]
+__all__ = [
+    "Assignment",
+    "Board",
+    "BoardLostError",
+    "RankResult",
+    "answer",
+    "assignment",
+    "gone",
+    "open_store",
+    "ready",
+    "serve_store",
+    "stop",
+]
 
 _PAUSE = 0.02  # seconds between two looks
+#: Seconds in which all processes of a job must reach its store.
+_JOIN = timedelta(seconds=300)
 
 
 @dataclass(frozen=True)
@@ -139,3 +162,30 @@ def stop(number: int) -> str:
 def gone(rank: int) -> str:
     """Name of the word that a rank has ended its worker and goes."""
     return f"gone/{rank}"
+
+
+def serve_store(host: str, port: int = 0) -> TCPStore:
+    """Opens a job's store in this process. It ends with the object.
+
+    Args:
+        host: Host of the store. A store on LOOPBACK listens there alone, and any other one on all addresses.
+        port: Port of the store. 0 takes a free one.
+    """
+    fd = None
+    if host == LOOPBACK:  # PyTorch's own socket would listen on all addresses
+        listener = socket.create_server((host, port))
+        port = listener.getsockname()[1]
+        fd = listener.detach()
+    return TCPStore(host, port, is_master=True, timeout=_JOIN, wait_for_workers=False, master_listen_fd=fd)
+
+
+def open_store(host: str, port: int) -> Store:
+    """A connection to a job's store. Each thread and each process needs its own.
+
+    Args:
+        host: Host of the store.
+        port: Port of the store.
+    """
+    store = TCPStore(host, port, timeout=_JOIN, wait_for_workers=False)
+    # A restarted job must not find the values of the job before.
+    return PrefixStore(f"longca/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)

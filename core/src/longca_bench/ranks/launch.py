@@ -13,8 +13,8 @@ from types import FrameType
 
 from longca.errors import LongCAError
 from longca.processes import how_it_ended
+from longca_bench.ranks.board import serve_store
 from longca_bench.ranks.job import LOOPBACK
-from longca_bench.ranks.store import serve_store
 
 __all__ = ["launch"]
 

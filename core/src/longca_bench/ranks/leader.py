@@ -23,12 +23,13 @@ from longca_bench.ranks.board import (
     answer,
     assignment,
     gone,
+    open_store,
     ready,
+    serve_store,
     stop,
 )
 from longca_bench.ranks.job import Job
 from longca_bench.ranks.member import Member
-from longca_bench.ranks.store import open_store, serve_store
 from longca_bench.suites.tasks import Task
 
 __all__ = ["Leader", "blame", "leading"]

@@ -9,9 +9,8 @@ from dataclasses import replace
 from longca_bench.measuring.child_process import ChildProcess
 from longca_bench.measuring.messages import Phase, Place, Result, from_json
 from longca_bench.measuring.status import Status
-from longca_bench.ranks.board import Assignment, Board, RankResult, answer, assignment, gone, ready, stop
+from longca_bench.ranks.board import Assignment, Board, RankResult, answer, assignment, gone, open_store, ready, stop
 from longca_bench.ranks.job import Job
-from longca_bench.ranks.store import open_store
 
 __all__ = ["Member", "follow"]
 

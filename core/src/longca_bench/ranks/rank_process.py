@@ -18,9 +18,9 @@ from longca.kernels.base import torch_device
 from longca.processes import end_with_parent
 from longca_bench.measuring.bench import Bench
 from longca_bench.measuring.child_process import connection_of
-from longca_bench.measuring.instruments import Instruments, Phases
 from longca_bench.measuring.messages import Phase, Setup, to_json
 from longca_bench.measuring.worker import Workers
+from longca_bench.measuring.world import Instruments, Phases
 from longca_bench.ranks.world import JobWorld
 
 __all__: list[str] = []

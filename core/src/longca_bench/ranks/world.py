@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from longca_bench.measuring.messages import Place, from_json, to_json
 from longca_bench.measuring.world import World
-from longca_bench.ranks.store import open_store
+from longca_bench.ranks.board import open_store
 
 __all__ = ["LOOK", "JobWorld"]
 

@@ -8,10 +8,9 @@ import torch
 from longca.manifests import Device
 from longca_bench.measuring.bench import Bench
 from longca_bench.measuring.commands import Mode
-from longca_bench.measuring.instruments import Instruments, Phases
 from longca_bench.measuring.kernel_trial import KernelTrial
 from longca_bench.measuring.worker import Workers
-from longca_bench.measuring.world import World
+from longca_bench.measuring.world import Instruments, Phases, World
 from longca_bench.suites.cases import expand
 from longca_bench.suites.suite import load_suite
 from longca_bench.suites.tasks import task_of

@@ -7,9 +7,8 @@ import torch
 from longca import plugins
 from longca.manifests import Device
 from longca_bench.measuring.bench import Bench
-from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.worker import Workers
-from longca_bench.measuring.world import World
+from longca_bench.measuring.world import Instruments, World
 from longca_bench.suites.cases import expand
 from longca_bench.suites.one_problem import problem_suite
 from longca_bench.suites.tasks import task_of

@@ -10,7 +10,6 @@ import torch
 from longca.manifests import Direction, Layout
 from longca_bench.measuring.arena import Arena
 from longca_bench.measuring.commands import Answer
-from longca_bench.measuring.instruments import Instruments
 from longca_bench.measuring.kernel_trial import WrongResultError
 from longca_bench.measuring.remote_kernel import Ran
 from longca_bench.measuring.remote_strategy import StrategyFacts
@@ -19,7 +18,7 @@ from longca_bench.measuring.shared_inputs import SharedInputs
 from longca_bench.measuring.shares import shares_of_all
 from longca_bench.measuring.strategy_trial import StrategyTrial
 from longca_bench.measuring.worker import Reply
-from longca_bench.measuring.world import World
+from longca_bench.measuring.world import Instruments, World
 from longca_bench.suites.tasks import Sharing, Task
 from longca_bench.verification import reference
 from longca_bench.verification.head_sample import HeadSample

@@ -21,7 +21,7 @@ import gc, sys, torch
 from longca import plugins
 from longca.manifests import Device
 from longca_bench.measuring.bench import Bench
-from longca_bench.measuring.instruments import Instruments, Phases
+from longca_bench.measuring.world import Instruments, Phases
 from longca_bench.measuring.worker import Workers
 from longca_bench.measuring.world import World
 from longca_bench.suites.cases import Selection, expand

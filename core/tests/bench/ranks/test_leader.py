@@ -12,11 +12,20 @@ from torch.distributed import HashStore
 
 from longca_bench.measuring.messages import Result
 from longca_bench.measuring.status import Status
-from longca_bench.ranks.board import Board, BoardLostError, RankResult, answer, assignment, gone, ready, stop
+from longca_bench.ranks.board import (
+    Board,
+    BoardLostError,
+    RankResult,
+    answer,
+    assignment,
+    gone,
+    open_store,
+    ready,
+    stop,
+)
 from longca_bench.ranks.job import Job
 from longca_bench.ranks.leader import Leader, blame, leading
 from longca_bench.ranks.member import Member
-from longca_bench.ranks.store import open_store
 
 
 class Late:
