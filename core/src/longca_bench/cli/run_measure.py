@@ -197,7 +197,6 @@ def _print_records(
     outcomes: Sequence[Outcome],
 ) -> None:
     from longca_bench.reports.comparison import compare_kernels, print_comparison
-    from longca_bench.reports.disturbed import busy_sentence, wait_sentence
     from longca_bench.reports.rows import Rows
     from longca_bench.reports.terminal import print_summary
     from longca_bench.reports.text import console, safe
@@ -210,8 +209,34 @@ def _print_records(
         print_comparison(out, compare_kernels(records, *ab))
     if outcomes:
         print_advised(outcomes, as_json=False)
-    for disturbed in filter(None, (wait_sentence(records), busy_sentence(records))):
+    for disturbed in filter(None, (_wait_sentence(records), _busy_sentence(records))):
         out.print(safe(disturbed), soft_wrap=True)
     for winner in winners(records) if any(record.median is not None for record in records) else ():
         out.print(safe(winner), soft_wrap=True)
     out.print(f"records: {safe(path)}", soft_wrap=True)
+
+
+def _busy_sentence(records: Sequence[Record]) -> str:
+    """How many cases the machine disturbed, and by what. Empty if there are none."""
+    from longca_bench.reports.words import counted
+
+    found = [(record, record.machine["why"]) for record in records if record.machine and record.machine["busy"]]
+    if not found:
+        return ""
+    first, why = found[0]
+    case = f"{first.kernel} {first.pattern} {first.seqlen} {first.direction}"
+    count = f"{counted(len(found), 'case')} of {len(records)}"
+    return f"the machine was busy in {count}, such as {case}: {why}. --wait-idle SECONDS waits for a quiet moment"
+
+
+def _wait_sentence(records: Sequence[Record]) -> str:
+    """How long cases waited beyond the first look, and how many were measured again. Empty if all measured at once."""
+    from longca_bench.reports.words import counted
+
+    machines = [record.machine for record in records if record.machine and "waited" in record.machine]
+    found = [each for each in machines if each["waited"] > 1.0 or each["measured"] > 1]
+    if not found:
+        return ""
+    seconds, again = sum(each["waited"] for each in found), sum(each["measured"] > 1 for each in found)
+    repeated = f", and {counted(again, 'case')} of them measured again" if again else ""
+    return f"{counted(len(found), 'case')} waited {seconds:.0f} s for a quiet machine{repeated}"

@@ -114,7 +114,7 @@ def parse_mesh(text: str | None, axes: Sequence[str], ranks: int | None = None) 
 
 
 def _show(made: Arrangement, out: Path | None, as_json: bool) -> None:
-    from longca_bench.reports.layout_tables import arrangement_json, arrangement_tables
+    from longca_bench.reports.layout_arrangement import arrangement_json, arrangement_tables
 
     if out is not None:
         from longca_bench.reports.layout_picture import draw_layout
@@ -125,7 +125,7 @@ def _show(made: Arrangement, out: Path | None, as_json: bool) -> None:
 
 
 def _show_placements(found: dict[str, Arrangement | str], out: Path | None, as_json: bool) -> None:
-    from longca_bench.reports.layout_tables import arrangement_json, placement_table
+    from longca_bench.reports.layout_arrangement import arrangement_json, placement_table
 
     if out is not None:
         from longca_bench.reports.layout_picture import draw_placements

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from math import log
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any
 
 from longca_bench.measuring.status import Status
 from longca_bench.reports.words import counted, mask_name, shared_by
@@ -13,10 +15,11 @@ if TYPE_CHECKING:
     from longca_bench.measuring.records import Record
     from longca_bench.measuring.statistics import Interval
 
-__all__ = ["Winner", "problem_key", "winners"]
+__all__ = ["Winner", "problem_key", "ranking", "winners"]
 
 #: The measured cases of one kernel or strategy, by everything else that a case has.
 _Cases = Mapping[tuple[object, ...], "Record"]
+Samples = Sequence[float]
 
 
 @dataclass(frozen=True)
@@ -95,43 +98,39 @@ def _winner(device: str, mask: str, measured: Mapping[str, _Cases]) -> Winner:
     # Only kernels with the same cases have times that can be averaged.
     first = next(cases for cases in measured.values() if len(cases) == most)
     whole = {name: cases for name, cases in measured.items() if cases.keys() == first.keys()}
-    ranked = sorted(whole, key=lambda name: _mean(whole[name]))
-    ratios = {name: _ratio(whole[name], whole[ranked[0]]) for name in ranked[1:]}
+    fastest, ratios = ranking(
+        {name: {problem: each.samples for problem, each in cases.items()} for name, cases in whole.items()}
+    )
     tied = [name for name, ratio in ratios.items() if ratio.contains(1.0)]
     second = next((name for name in ratios if name not in tied), None)
-    others = {name: _fastest_in(name, measured) for name in measured if name not in whole}
-    return Winner(
-        device,
-        mask,
-        (ranked[0], *tied),
-        most,
-        second,
-        None if second is None else ratios[second],
-        {name: count for name, count in others.items() if count},
-    )
+    counts = {name: _fastest_in(name, measured) for name in measured if name not in whole}
+    others = {name: count for name, count in counts.items() if count}
+    return Winner(device, mask, (fastest, *tied), most, second, None if second is None else ratios[second], others)
 
 
-def _mean(cases: _Cases) -> float:
-    """The logarithm of the geometric mean of median times."""
-    from math import log
-    from statistics import fmean
+def ranking(measured: Mapping[str, Mapping[Any, Samples]]) -> tuple[str, dict[str, Interval]]:
+    """The fastest by the geometric mean of medians, and the time of each other one over its own, the fastest first.
 
-    return fmean(log(record.median) for record in cases.values() if record.median)
+    More problems come before less time. A ratio is the mean over the problems of both. Without one there is no ratio.
 
+    Args:
+        measured: The samples of each problem, by the kernel or strategy.
+    """
+    from longca_bench.reports.intervals import mean_ratio, ratio_intervals
 
-def _ratio(slower: _Cases, faster: _Cases) -> Interval:
-    from longca_bench.measuring.statistics import geometric_mean_interval
-
-    return geometric_mean_interval([(slower[problem].samples, faster[problem].samples) for problem in faster])
+    means = {name: fmean(log(median(samples)) for samples in found.values()) for name, found in measured.items()}
+    first, *others = sorted(measured, key=lambda name: (-len(measured[name]), means[name]))
+    ratios = {}
+    for name in others:
+        slower, faster = measured[name], measured[first]
+        if pairs := [(slower[problem], faster[problem]) for problem in faster if problem in slower]:
+            ratios[name] = mean_ratio(pairs, ratio_intervals(pairs))
+    return first, ratios
 
 
 def _fastest_in(name: str, measured: Mapping[str, _Cases]) -> int:
     """Number of cases on which one kernel or strategy has the least median."""
     return sum(
-        record.median == min(other.median for other in _on(problem, measured) if other.median is not None)
+        record.median == min(cases[problem].median or 0.0 for cases in measured.values() if problem in cases)
         for problem, record in measured[name].items()
     )
-
-
-def _on(problem: tuple[object, ...], measured: Mapping[str, _Cases]) -> Sequence[Record]:
-    return [cases[problem] for cases in measured.values() if problem in cases]

@@ -12,9 +12,8 @@ from longca.errors import RequestError
 from longca.manifests import Device, Layout, Problem
 from longca.manifests.schedule import Move, Phase
 from longca.manifests.steps import Step
-from longca_bench.reports.layout_arrangement import Arrangement, Call
+from longca_bench.reports.layout_arrangement import Arrangement, Call, arrangement_json, arrangement_tables
 from longca_bench.reports.layout_picture import CELLS, Scene, draw_layout, draw_placements
-from longca_bench.reports.layout_tables import arrangement_json, arrangement_tables
 
 SEQLEN, HALF = 64, 32
 HOP = Move("p2p", "ring", 100, 100, carries="k, v")

@@ -24,6 +24,7 @@ from longca_bench.reports.runs import Run, complaints, flatten, unreached
 from longca_bench.reports.table import Cell, Head, Mark, Table
 from longca_bench.reports.view import tables_of
 from longca_bench.reports.views import NOT_MEASURED, tables
+from longca_bench.reports.winners import ranking
 from longca_bench.reports.words import memory_unit, ratio_text, status_counts, three_digits, throughput_unit, tokens
 
 if TYPE_CHECKING:
@@ -217,28 +218,24 @@ def _answers(frame: DataFrame) -> list[Table]:
 
 def _answer(of: DataFrame, mask: str, shape: str, seqlen: int) -> tuple[Cell, ...]:
     from longca_bench.measuring.statistics import ENOUGH
-    from longca_bench.reports.intervals import mean_ratio, ratio_intervals
 
     of = of.drop_duplicates(["problem", "who"], keep="last")
-    by_who = of.assign(log=np.log(of["median"])).groupby("who", sort=False)["log"].agg(["count", "mean"])
-    ranked = list(by_who.sort_values(["count", "mean"], ascending=[False, True]).index)
-    fastest = of[of["who"] == ranked[0]].set_index("problem")
+    measured = {
+        name: dict(zip(part["problem"], part["samples"], strict=True)) for name, part in of.groupby("who", sort=False)
+    }
+    first, ratios = ranking(measured)
+    fastest = of[of["who"] == first]
     over, then, sure = "", "", "no rival"
-    for name in ranked[1:]:
-        other = of[of["who"] == name].set_index("problem")
-        common = fastest.index.intersection(other.index)
-        pairs = [(other.at[number, "samples"], fastest.at[number, "samples"]) for number in common]
-        if not pairs:
-            continue
-        ratio = mean_ratio(pairs, ratio_intervals(pairs))
+    if ratios:
+        then, ratio = next(iter(ratios.items()))
         ends = f" ({ratio_text(ratio.low)}–{ratio_text(ratio.high)})" if ratio.is_known else ""
-        over, then = f"{ratio_text(ratio.value)}×{ends}", name
-        few = min(len(each) for pair in pairs for each in pair) < ENOUGH
+        over = f"{ratio_text(ratio.value)}×{ends}"
+        common = measured[first].keys() & measured[then].keys()
+        few = min(len(measured[name][problem]) for name in (first, then) for problem in common) < ENOUGH
         sure = "not known" if not ratio.is_known else "tie" if ratio.contains(1.0) else "few samples" if few else "sure"
-        break
     share = fastest["of_alone"].median()
     middle = fastest["median"].median() * 1e3
-    texts = (mask, shape, tokens(seqlen), ranked[0], three_digits(fastest["speed"].median()), three_digits(middle))
+    texts = (mask, shape, tokens(seqlen), first, three_digits(fastest["speed"].median()), three_digits(middle))
     return tuple(map(Cell, (*texts, f"{share:.0%}" if share == share else "", over, then, sure)))
 
 
