@@ -33,6 +33,7 @@ __all__ = [
     "skewed_blocks",
     "small_masks",
     "sparse_rows",
+    "static_masks",
     "uneven",
 ]
 
@@ -47,7 +48,7 @@ _LONG_BOUNDARIES = (0, 1, 130, 131, 190, 333, 397, 400, 528, 656, 657, 900, 917,
 Labelled = tuple[str, Mask]
 
 
-def _static(seqlen: int, **factors: Any) -> list[Labelled]:
+def static_masks(seqlen: int, **factors: Any) -> list[Labelled]:
     """A mask of each static pattern, with its name.
 
     Args:
@@ -67,7 +68,7 @@ def small_masks(blocks: tuple[int, ...] = _BLOCKS) -> tuple[Labelled, ...]:
         blocks: Block sizes of the uniform block-sparse masks.
     """
     return (
-        *_static(SEQLEN, documents=_DOCUMENTS, window=40, block=16, prefix=50, global_tokens=9),
+        *static_masks(SEQLEN, documents=_DOCUMENTS, window=40, block=16, prefix=50, global_tokens=9),
         *_unequal(("full", "causal"), (77, SEQLEN)),
         ("causal 203 × 77 (empty rows)", build("causal", SEQLEN, seqlen_k=77)),
         ("rows that see nothing", SliceMask([Slice(0, 60, 0, 90), Slice(120, 203, 50, 203, hi=0)], SEQLEN, SEQLEN)),
@@ -79,7 +80,7 @@ def small_masks(blocks: tuple[int, ...] = _BLOCKS) -> tuple[Labelled, ...]:
 @cache
 def long_masks() -> tuple[Labelled, ...]:
     """Each static pattern once over many tiles, and some with unequal numbers of queries and keys."""
-    static = _static(LONG, documents=_LONG_DOCUMENTS, window=150, block=100, prefix=200, global_tokens=70)
+    static = static_masks(LONG, documents=_LONG_DOCUMENTS, window=150, block=100, prefix=200, global_tokens=70)
     whole = build("block_causal_document", 1024, documents=(384, 640), block=128)
     short = build("block_causal_document", LONG, documents=_LONG_DOCUMENTS, block=2)  # the most layers: eight
     return (

@@ -6,7 +6,7 @@ Shapes: q and dout [Tq, Hq, D], k and v [Tk, Hkv, D], out [Tq, Hq, D], lse [Hq, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any
@@ -41,6 +41,7 @@ from longca_bench.verification.verify import Means, check_backward, check_counts
 __all__ = [
     "REPEATS",
     "Results",
+    "on_outliers",
     "oracle",
     "run",
     "verify",
@@ -146,7 +147,7 @@ def verify_outliers(kernel: Kernel, problem: Problem, offer: Offer | None = None
         offer: The offer that covers the problem, or None.
         seed: Seed of the inputs.
     """
-    plan, is_half = _planned(kernel, problem, offer), problem.dtype == "float16"
+    plan = _planned(kernel, problem, offer)
 
     def found(outliers: float, like: DType) -> Verification:
         given, change = draw_inputs(problem, seed, outliers), Change.first(problem)
@@ -154,7 +155,18 @@ def verify_outliers(kernel: Kernel, problem: Problem, offer: Offer | None = None
         expected, rough_lse = reference(replace(problem, dtype=like), given), offer is not None and offer.rough_lse
         return verify_inputs(kernel, plan, inputs, expected, means, rough_lse=rough_lse)
 
-    within = found(WITHIN_FLOAT16 if is_half else BEYOND_FLOAT16, problem.dtype)
+    return on_outliers(problem.dtype, found)
+
+
+def on_outliers(dtype: DType, found: Callable[[float, DType], Verification]) -> Verification:
+    """The findings on inputs with outliers. See `verify_outliers`.
+
+    Args:
+        dtype: The data type of q, k and v.
+        found: The findings, by the size of outliers and by the dtype whose arithmetic sets the limits.
+    """
+    is_half = dtype == "float16"
+    within = found(WITHIN_FLOAT16 if is_half else BEYOND_FLOAT16, dtype)
     if not is_half or not within.passed or found(BEYOND_FLOAT16, RANGE_OF_FLOAT32).passed:
         return within
     return within + Verification((PRODUCTS,))

@@ -16,7 +16,7 @@ from longca.manifests.devices import current_device
 from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
 from longca.masks import Mask
-from longca_bench.conformance.oracle import verify_inputs
+from longca_bench.conformance.oracle import on_outliers, verify_inputs
 from longca_bench.conformance.problems import OUTLIERS_EACH
 from longca_bench.functions.arguments import positions
 from longca_bench.functions.function_kernel import FunctionKernel, Shape
@@ -26,9 +26,9 @@ from longca_bench.functions.ranks import Placement, Ranks
 from longca_bench.functions.rotary import Rotary
 from longca_bench.functions.user_function import UserFunction
 from longca_bench.measuring.status import CaseEndError, Status
-from longca_bench.verification.findings import PRODUCTS, RANGE_OF_FLOAT32, Finding, Verification
-from longca_bench.verification.inputs import BEYOND_FLOAT16, WITHIN_FLOAT16, Inputs, draw_inputs
-from longca_bench.verification.reference import Reference, reference
+from longca_bench.verification.findings import Finding, Verification
+from longca_bench.verification.inputs import Inputs, draw_inputs
+from longca_bench.verification.reference import reference
 
 __all__ = ["BATCH", "Examination", "FunctionCheck", "MaskCheck", "check"]
 
@@ -204,7 +204,7 @@ def check(
 
 @dataclass(frozen=True)
 class Examination:
-    """A function and the problems on which it is verified.
+    """A function and the problems on which it is verified. Further attributes are those of `check`.
 
     Attributes:
         name: The function's name.
@@ -212,14 +212,6 @@ class Examination:
         kernel: The function as a kernel, for the ranks that share a sequence or None. It is asked before each use.
         device: The device.
         ranks: The ranks, or None on one device.
-        direction: The direction.
-        dtype: Data type of q, k and v.
-        heads: Query heads and KV heads.
-        head_dim: Head dimension.
-        softmax_scale: Factor on the scores. None for 1/√head_dim.
-        rotary: Base of the function's own rotary positions. None for no positions.
-        equal_lengths: Whether to take only masks with as many queries as keys.
-        seed: Seed of the inputs.
     """
 
     name: str
@@ -257,7 +249,7 @@ class Examination:
             () if isinstance(mask, Mask) else self._on_other_masks(masks),
             (self._with_outliers(label, each) for label, each in masks[::OUTLIERS_EACH]),
             (
-                self._verified(f"{label} on {half}", each, Mistake.GROUP, ranks=half)
+                self._verified(f"{label} on {half}", Mistake.GROUP, each, ranks=half)
                 for half in halves
                 for label, each in self._masks(mask, half)
             ),
@@ -275,51 +267,77 @@ class Examination:
 
     def _on_mask(self, label: str, mask: Mask, *, to_explain: bool) -> MaskCheck:
         """Verifies the function on contiguous tensors, and if these are right on strided ones."""
-        plain = self._verified(label, mask, to_explain=to_explain)
-        if not plain.passed:
-            return plain
-        strided = self._verified(f"{label}, strided", mask, Mistake.STRIDES, is_strided=True)
-        return plain if strided.passed else strided
+        plain = self._verified(label, None, mask)
+        if plain.passed:
+            strided = self._verified(f"{label}, strided", Mistake.STRIDES, mask, is_strided=True)
+            return plain if strided.passed else strided
+        if plain.findings and to_explain:
+            for mistake, detail, other in wrong_masks(mask):
+                if self._verified(label, mistake, mask, right=other).passed:
+                    plain.mistakes.setdefault(mistake, detail)
+        return plain
 
     def _on_other_masks(self, masks: Sequence[tuple[str, Mask]]) -> Iterator[MaskCheck]:
         """Verifies the function on another mask of the same lengths, and then on the first again."""
         for label, mask in masks:
             if (other := other_mask(mask)) is not None:
-                yield self._verified(f"another {label}", other, Mistake.KEPT_MASK)
-                yield self._verified(f"{label} again", mask, Mistake.KEPT_MASK)
+                yield self._verified(f"another {label}", Mistake.KEPT_MASK, other)
+                yield self._verified(f"{label} again", Mistake.KEPT_MASK, mask)
 
     def _with_outliers(self, label: str, mask: Mask) -> MaskCheck:
-        """Verifies the function on inputs with outliers. See `longca_bench.conformance.oracle.verify_outliers`."""
-        label, is_half = f"{label}, outliers", self.dtype == "float16"
-        found = self._verified(label, mask, Mistake.RANGE, outliers=WITHIN_FLOAT16 if is_half else BEYOND_FLOAT16)
-        if not is_half or not found.passed:
-            return found
-        beyond = self._verified(label, mask, Mistake.RANGE, outliers=BEYOND_FLOAT16, limits_of=RANGE_OF_FLOAT32)
-        return found if beyond.passed else replace(found, findings=(*found.findings, PRODUCTS))
+        def found(outliers: float, like: DType) -> Verification:
+            return self._found(mask, outliers=outliers, limits_of=like)
+
+        return self._made(f"{label}, outliers", Mistake.RANGE, lambda: on_outliers(self.dtype, found))
 
     def _verified(
-        self,
-        label: str,
-        mask: Mask,
-        mistake: Mistake | None = None,
-        *,
-        ranks: Ranks | None = None,
-        is_strided: bool = False,
-        outliers: float = 0.0,
-        limits_of: DType | None = None,
-        to_explain: bool = False,
+        self, label: str, mistake: Mistake | None, mask: Mask, ranks: Ranks | None = None, **how: Any
     ) -> MaskCheck:
-        """Verifies the function on one mask.
+        return self._made(label, mistake, lambda: self._found(mask, ranks, **how), ranks)
+
+    def _made(
+        self, label: str, mistake: Mistake | None, found: Callable[[], Verification], ranks: Ranks | None = None
+    ) -> MaskCheck:
+        """The check of a mask. On ranks nobody goes on after an error, because the others wait for this one.
 
         Args:
             label: The mask's label.
-            mask: The mask.
             mistake: The mistake of a function that is wrong here and was right before. None if it is not known.
+            found: Makes the findings.
             ranks: The ranks that share the sequence. None for all of them.
+        """
+        try:
+            findings = found()
+        except (VerificationError, CaseEndError) as error:
+            if ranks := ranks or self.ranks:
+                raise VerificationError(f"rank {ranks.every.rank()}: {error}") from error
+            if isinstance(error, CaseEndError) and error.status is Status.TIMEOUT:
+                raise VerificationError(
+                    f"{self.name} gave no answer on {label} in time; raise --timeout if it is only slow"
+                ) from None
+            text = str(error).removeprefix("VerificationError: ")
+            return MaskCheck(label, (), text, {mistake: text} if mistake else {})
+        return MaskCheck(label, findings.findings, "", {mistake: ""} if mistake and not findings.passed else {})
+
+    def _found(
+        self,
+        mask: Mask,
+        ranks: Ranks | None = None,
+        *,
+        right: Mask | None = None,
+        is_strided: bool = False,
+        outliers: float = 0.0,
+        limits_of: DType | None = None,
+    ) -> Verification:
+        """The findings of the function on one mask.
+
+        Args:
+            mask: The mask.
+            ranks: The ranks that share the sequence. None for all of them.
+            right: The mask with which results are compared. None for the mask itself.
             is_strided: Whether heads and tokens change places in memory.
             outliers: See `draw_inputs`.
             limits_of: The dtype whose arithmetic sets the limits. None for that of the inputs.
-            to_explain: Whether known mistakes are looked for.
         """
         problem = Problem(
             mask=mask,
@@ -335,39 +353,13 @@ class Examination:
         if outliers and self.rotary is not None:  # they are large after the rotation
             given = Rotary(self.rotary, positions(mask)).turned(given, back=True)
         inputs = Inputs(*map(_strided, (given.q, given.k, given.v, given.dout))) if is_strided else given
-        try:
-            plan = self.kernel(ranks).plan(problem)
-
-            def compared(expected: Reference) -> Verification:
-                return verify_inputs(self.kernel(ranks), plan, inputs, expected, optional_lse=True)
-
-            found = compared(self._reference(replace(problem, dtype=limits_of or problem.dtype), given))
-            mistakes = {} if mistake is None or found.passed else {mistake: ""}
-            if not found.passed and to_explain:
-                for known, detail, other in wrong_masks(mask):
-                    if compared(self._reference(problem.with_mask(other), given)).passed:
-                        mistakes.setdefault(known, detail)
-        except (VerificationError, CaseEndError) as error:
-            return self._failed(label, error, mistake, ranks)
-        return MaskCheck(label, found.findings, "", mistakes)
-
-    def _reference(self, problem: Problem, inputs: Inputs) -> Reference:
+        plan = self.kernel(ranks).plan(problem)
+        asked = replace(problem.with_mask(right or mask), dtype=limits_of or self.dtype)
         if self.rotary is None:
-            return reference(problem, inputs)
-        return Rotary(self.rotary, positions(problem.concrete_mask)).reference(problem, inputs)
-
-    def _failed(
-        self, label: str, error: VerificationError | CaseEndError, mistake: Mistake | None, ranks: Ranks | None
-    ) -> MaskCheck:
-        """The check of a mask without results. On ranks nobody goes on, because the others wait for this one."""
-        if ranks is not None:
-            raise VerificationError(f"rank {ranks.every.rank()}: {error}") from error
-        if isinstance(error, CaseEndError) and error.status is Status.TIMEOUT:
-            raise VerificationError(
-                f"{self.name} gave no answer on {label} in time; raise --timeout if it is only slow"
-            ) from None
-        text = str(error).removeprefix("VerificationError: ")
-        return MaskCheck(label, (), text, {mistake: text} if mistake else {})
+            expected = reference(asked, given)
+        else:
+            expected = Rotary(self.rotary, positions(asked.concrete_mask)).reference(asked, given)
+        return verify_inputs(self.kernel(ranks), plan, inputs, expected, optional_lse=True)
 
 
 def _strided(x: Tensor) -> Tensor:

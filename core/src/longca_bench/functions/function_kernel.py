@@ -21,29 +21,15 @@ from longca_bench.verification.verify import lse_dtype
 
 __all__ = ["FunctionKernel", "FunctionPlan", "Shape"]
 
+_DIMS = {"b": "batch", "t": "tokens", "s": "tokens", "h": "heads", "d": "head dim"}
+
 
 class Shape(StrEnum):
-    """The order of the dims of a function's tensors.
+    """The order of the dims of a function's tensors."""
 
-    Attributes:
-        dims: The dims in words.
-        tokens: The dim of tokens.
-        heads: The dim of heads.
-    """
-
-    dims: str
-    tokens: int
-    heads: int
-
-    def __new__(cls, name: str, dims: str, tokens: int, heads: int) -> Shape:
-        """A member with its dims."""
-        member = str.__new__(cls, name)
-        member._value_, member.dims, member.tokens, member.heads = name, dims, tokens, heads
-        return member
-
-    THD = "thd", "[tokens, heads, head dim]", 0, 1
-    BHSD = "bhsd", "[batch, heads, tokens, head dim]", 2, 1
-    BSHD = "bshd", "[batch, tokens, heads, head dim]", 1, 2
+    THD = "thd"
+    BHSD = "bhsd"
+    BSHD = "bshd"
 
     @classmethod
     def named(cls, name: str) -> Shape:
@@ -54,12 +40,27 @@ class Shape(StrEnum):
         """
         if name not in tuple(cls):
             raise RequestError(f"the shape is {name!r}; give {', '.join(cls)}")
-        return cls(name)  # type: ignore[call-arg]  # a member by its name
+        return cls(name)
+
+    @property
+    def dims(self) -> str:
+        """The dims in words."""
+        return f"[{', '.join(_DIMS[letter] for letter in self)}]"
+
+    @property
+    def tokens(self) -> int:
+        """The dim of tokens."""
+        return max(self.find("t"), self.find("s"))
+
+    @property
+    def heads(self) -> int:
+        """The dim of heads."""
+        return self.find("h")
 
     @property
     def is_batched(self) -> bool:
         """Whether there is a dim of sequences."""
-        return self is not Shape.THD
+        return "b" in self
 
 
 class FunctionPlan(Plan):

@@ -7,7 +7,7 @@ from typing import Any
 
 from longca.errors import RequestError
 from longca.masks import PATTERNS, Mask, build, get_pattern, sample
-from longca_bench.conformance.masks import small_masks, sparse_rows, uneven
+from longca_bench.conformance.masks import small_masks, sparse_rows, static_masks, uneven
 
 __all__ = ["masks_for", "other_mask"]
 
@@ -42,10 +42,10 @@ def masks_for(
     """
     square = square or bool(ranks) or bool(_SQUARE & set(parameters))
     patterns = {get_pattern(pattern).name} if pattern is not None else _described(name, set(parameters))
-    every = _for_ranks(ranks) if ranks else dict((*small_masks(_BLOCKS), *sparse_rows(), *uneven()))
+    every = _for_ranks(ranks) if ranks else (*small_masks(_BLOCKS), *sparse_rows(), *uneven())
     found = [
         (label, mask)
-        for label, mask in every.items()
+        for label, mask in dict(every).items()
         if mask.pattern in patterns and mask.heads in (1, *heads) and (mask.is_square or not square)
     ]
     return found or [(str(pattern), sample(str(pattern), _LENGTH_PER_RANK * max(2, ranks)))]
@@ -80,11 +80,8 @@ def other_mask(mask: Mask) -> Mask | None:
     return build(mask.pattern, mask.seqlen_q, **lengths, **{**factors, **changes})
 
 
-def _for_ranks(ranks: int) -> dict[str, Mask]:
+def _for_ranks(ranks: int) -> list[tuple[str, Mask]]:
     """One mask of each static pattern, whose documents cross the ranks' shards."""
     seqlen = _LENGTH_PER_RANK * ranks
     documents = (seqlen // 3, 1, 1, seqlen // 2 - 3, 1, seqlen - seqlen // 3 - seqlen // 2)
-    given: dict[str, Any] = {"documents": documents, "window": 40, "block": 16, "prefix": 50, "global_tokens": 9}
-    static = [kind for kind in PATTERNS.values() if not kind.per_head]
-    factors = {kind.name: {each: given[each] for each in kind.factors if each in given} for kind in static}
-    return {name: sample(name, seqlen, **chosen) for name, chosen in factors.items()}
+    return static_masks(seqlen, documents=documents, window=40, block=16, prefix=50, global_tokens=9)

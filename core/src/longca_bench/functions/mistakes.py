@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import StrEnum
 
 import numpy as np
@@ -69,39 +69,34 @@ def _causal(mask: Mask) -> Iterator[tuple[Dense, str]]:
         yield top_left, "it starts in the top left corner, and LongCA aligns the last query with the last key"
 
 
-def _no_masks(mask: Mask) -> Iterator[tuple[Dense, str]]:
-    """A mistake that other calls show."""
-    yield from ()
-
-
 class Mistake(StrEnum):
-    """A known mistake. Of several that explain as many masks, the first counts.
+    """A known mistake. Of several that explain as many masks, the first counts."""
 
-    Attributes:
-        says: The mistake in one sentence, without the full stop.
-        masks: The masks that a function with this mistake computes instead of a mask, each with details.
-    """
+    STRIDES = "strides"
+    KEPT_MASK = "kept_mask"
+    RANGE = "range"
+    GROUP = "group"
+    DOCUMENTS = "documents"
+    WINDOW = "window"
+    CAUSAL = "causal"
 
-    says: str
-    masks: Callable[[Mask], Iterator[tuple[Dense, str]]]
+    @property
+    def says(self) -> str:
+        """The mistake in one sentence, without the full stop."""
+        return _SAYS[self]
 
-    def __new__(cls, name: str, says: str, masks: Callable[[Mask], Iterator[tuple[Dense, str]]]) -> Mistake:
-        """A member, which is its name."""
-        member = str.__new__(cls, name)
-        member._value_, member.says, member.masks = name, says, masks
-        return member
 
-    STRIDES = "strides", "Strided tensors are misread, and contiguous ones are right", _no_masks
-    KEPT_MASK = "kept_mask", "The mask of an earlier call is kept", _no_masks
-    RANGE = (
-        "range",
-        "Large scores overflow: subtract a row's maximum before exp, also in merges",
-        _no_masks,
-    )
-    GROUP = "group", "A group of half of the ranks is wrong: take ranks and sizes from the group", _no_masks
-    DOCUMENTS = "documents", "Documents are not separated: queries see keys of other documents", _documents
-    WINDOW = "window", "The window is wrong", _window
-    CAUSAL = "causal", "The causal diagonal is wrong", _causal
+_SAYS = {
+    Mistake.STRIDES: "Strided tensors are misread, and contiguous ones are right",
+    Mistake.KEPT_MASK: "The mask of an earlier call is kept",
+    Mistake.RANGE: "Large scores overflow: subtract a row's maximum before exp, also in merges",
+    Mistake.GROUP: "A group of half of the ranks is wrong: take ranks and sizes from the group",
+    Mistake.DOCUMENTS: "Documents are not separated: queries see keys of other documents",
+    Mistake.WINDOW: "The window is wrong",
+    Mistake.CAUSAL: "The causal diagonal is wrong",
+}
+#: The masks that a function with a mistake computes instead of a mask, each with details. Other calls show the others.
+_MASKS = {Mistake.DOCUMENTS: _documents, Mistake.WINDOW: _window, Mistake.CAUSAL: _causal}
 
 
 def wrong_masks(mask: Mask) -> Iterator[tuple[Mistake, str, Mask]]:
@@ -109,8 +104,8 @@ def wrong_masks(mask: Mask) -> Iterator[tuple[Mistake, str, Mask]]:
     if mask.heads > 1 or max(mask.seqlen_q, mask.seqlen_k) > _MOST_TOKENS:
         return
     shown = mask.dense()
-    for mistake in Mistake:
-        for dense, detail in mistake.masks(mask):
+    for mistake, masks in _MASKS.items():
+        for dense, detail in masks(mask):
             if not np.array_equal(dense, shown):
                 try:
                     yield mistake, detail, from_dense(dense)
