@@ -149,12 +149,9 @@ class Shard:
         """Findings, with this rank's number."""
         return [_on(each, self._world.rank) for each in found]
 
-    def _named(self, found: Iterable[Finding], share: Share | None = None) -> list[Finding]:
-        """Findings in a share, which is this rank's of the verified heads if it is None.
-
-        A failure names the rank that holds its token.
-        """
-        share = share or self._shared.shares[self._world.rank]
+    def _named(self, found: Iterable[Finding]) -> list[Finding]:
+        """Findings in this rank's share of the verified heads. A failure names the rank that holds its token."""
+        share = self._shared.shares[self._world.rank]
         named = [share.named(each).placed(self.change.place) for each in found]
         return [each if each.passed else _on(each, int(self._owner[each.token])) for each in named]
 

@@ -146,7 +146,7 @@ def _source(files: list[Path], tokenizer: str | Path | None, field: str) -> _Sou
 
 def _counted(files: list[Path], tokenizer: str | Path | None, field: str) -> Iterator[int]:
     """The length of each document, counted batch by batch."""
-    count = _count_words if tokenizer is None else _token_counter(Path(tokenizer))
+    count = _word_counts if tokenizer is None else _token_counter(Path(tokenizer))
     documents = (text for file in files for text in _documents(file, field))
     batch: list[str] = []
     for text in documents:
@@ -159,7 +159,7 @@ def _counted(files: list[Path], tokenizer: str | Path | None, field: str) -> Ite
 
 
 def _open(file: Path, missing: str) -> BinaryIO:
-    """A regular file, open to be read.
+    """A file, open to be read.
 
     Raises:
         RequestError: The file is missing or cannot be read.
@@ -173,7 +173,7 @@ def _open(file: Path, missing: str) -> BinaryIO:
         raise RequestError(f"{file} cannot be read: {said}; check the path and its permissions") from error
 
 
-def _count_words(texts: list[str]) -> list[int]:
+def _word_counts(texts: list[str]) -> list[int]:
     return [len(text.split()) for text in texts]
 
 
@@ -202,16 +202,13 @@ def _token_counter(path: Path) -> _Counter:
 
 
 def _documents(file: Path, field: str) -> Iterator[str]:
-    try:
+    with _open(file, f"no corpus file {str(file)!r}; check the path") as lines:
         if file.suffix.lower() in _TEXT:
-            yield _decode(file.read_bytes(), str(file))
-        else:
-            with _open(file, f"no corpus file {str(file)!r}; check the path") as lines:
-                for number, line in enumerate(lines, 1):
-                    if line.strip():
-                        yield _document(line, field, f"{file}, line {number}")
-    except OSError as error:
-        raise RequestError(f"{file} cannot be read: {error.strerror}; check its permissions") from error
+            yield _decode(lines.read(), str(file))
+            return
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                yield _document(line, field, f"{file}, line {number}")
 
 
 def _document(line: bytes, field: str, place: str) -> str:

@@ -146,19 +146,19 @@ def check(
 def _check_ranks(suite: Suite, selection: Selection, ranks: int | None) -> None:
     """Refuses a suite for ranks on one device, and the other way round."""
     parallel = [bool(sweep.strategies) for sweep in suite.sweep]
-    if ranks is None and all(parallel):
-        raise RequestError(f"suite {suite.name} is for several ranks: give --nproc, or start longca run under torchrun")
-    if ranks is not None and not any(parallel):
+    given = " and ".join(name for name, values in selection.parallel.items() if values)
+    start = "give --nproc, or start longca run under torchrun"
+    if ranks is not None:
+        if not any(parallel):
+            raise RequestError(f"suite {suite.name} has no strategies to run on ranks; leave out --nproc and torchrun")
+    elif all(parallel):
+        raise RequestError(f"suite {suite.name} is for several ranks: {start}")
+    elif given and any(parallel):
+        raise RequestError(f"{given}: strategies need several ranks; {start}")
+    elif given:
         raise RequestError(
-            f"suite {suite.name} has no strategies, which is what ranks run; leave out --nproc and torchrun"
+            f"no sweep of suite {suite.name} has strategies; leave out {given}, or take a suite that has some"
         )
-    chosen = selection.parallel
-    given = " and ".join(name for name, values in chosen.items() if values)
-    if not given or ranks is not None:
-        return
-    if any(parallel):
-        raise RequestError(f"{given}: strategies need several ranks; give --nproc, or start longca run under torchrun")
-    raise RequestError(f"no sweep of suite {suite.name} has strategies; leave out {given}, or take a suite that has")
 
 
 def _check_kernels(suite: Suite, known: tuple[str, ...], selection: Selection) -> None:

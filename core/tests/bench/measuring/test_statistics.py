@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longca_bench.measuring.statistics import (
@@ -17,12 +17,14 @@ from longca_bench.measuring.statistics import (
 times = st.lists(st.floats(1e-6, 1e3), min_size=LEAST, max_size=30)
 
 
+@settings(max_examples=30)
 @given(times)
 def test_a_run_held_against_itself_shows_no_difference(samples):
     assert ratio_interval(samples, samples).contains(1.0)
     assert geometric_mean_interval([(samples, samples)] * 3).contains(1.0)
 
 
+@settings(max_examples=30)
 @given(times, times)
 def test_an_interval_holds_its_own_value_and_stays_within_the_samples(a, b):
     median = median_interval(a)
@@ -32,16 +34,13 @@ def test_an_interval_holds_its_own_value_and_stays_within_the_samples(a, b):
     assert ratio.value == pytest.approx(np.median(a) / np.median(b))
 
 
+@settings(max_examples=30)
 @given(times, times, st.floats(0.01, 100))
-def test_units_cancel(a, b, unit):
+def test_units_cancel_and_the_same_samples_give_the_same_interval(a, b, unit):
     scaled = ratio_interval([x * unit for x in a], [x * unit for x in b])
     plain = ratio_interval(a, b)
     assert (scaled.low, scaled.high) == pytest.approx((plain.low, plain.high))
-
-
-@given(times, times)
-def test_the_same_seed_gives_the_same_interval(a, b):
-    assert ratio_interval(a, b) == ratio_interval(a, b)
+    assert plain == ratio_interval(a, b)
 
 
 def test_a_constant_difference_is_shown():
@@ -51,7 +50,7 @@ def test_a_constant_difference_is_shown():
 
 @pytest.mark.parametrize("count", [ENOUGH, 20])
 def test_intervals_hold_the_truth_as_often_as_they_say(count):
-    random, tries = np.random.default_rng(0), 300
+    random, tries = np.random.default_rng(0), 150
     held = {"median": 0, "ratio": 0, "mean": 0}
     for _ in range(tries):
         pairs = [tuple(random.lognormal(math.log(t), 0.1, count) for t in (3, 2)) for _ in range(3)]

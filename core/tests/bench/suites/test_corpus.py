@@ -102,7 +102,7 @@ def test_corpus_to_histogram_to_lengths(tmp_path: Path) -> None:
 
 
 def test_a_corpus_is_never_whole_in_memory(tmp_path: Path) -> None:
-    corpus = _jsonl(tmp_path / "a.jsonl", ("word " * 2000 for _ in range(1000)))
+    corpus = _jsonl(tmp_path / "a.jsonl", ("word " * 200 for _ in range(2000)))
     tracemalloc.start()
     histogram_from_corpus(corpus, tokenizer=None)
     _, peak = tracemalloc.get_traced_memory()
