@@ -189,19 +189,6 @@ class LayoutCosts:
             return None
         return call.takes(self.pairs.seconds(seconds), self.links.network, self.links.rates)
 
-    @remembered
-    def least(self, kernels: tuple[str, ...], direction: str) -> float | None:
-        """A bound of a direction's time from below, whichever of some kernels compute the steps.
-
-        It counts each pair by its fastest kernel, or is the least measured time. None without evidence or a schedule.
-
-        Raises:
-            UnsupportedError: The time of a collective is unknown.
-        """
-        known = [taken for kernel in kernels if (taken := self.rough(kernel, direction)) is not None]
-        timeline = self.takes(direction, np.min(known, axis=0)) if known else None
-        return None if timeline is None else min([timeline.seconds, *self.measured(direction).values()])
-
     def slowest(self, kernel: str, direction: str) -> float | None:
         """The seconds that the slowest rank computes by the tiles of the whole mask, or None without evidence."""
         taken = self.rough(kernel, direction)
@@ -254,6 +241,7 @@ class LayoutCosts:
             return self.request.offers(kernel, self.whole(role), self._stack)
         return [None if step is None else self.request.resolve(kernel, step).offer for step in self._roles[role]]
 
+    @remembered
     def refusal(self, kernel: str, role: Role) -> Verdict | None:
         """The verdict against a kernel that does not take every step in a role, or None if it takes every step."""
         if not self.cuts_all:
@@ -301,7 +289,7 @@ class LayoutCosts:
         mask = self.request.problem.concrete_mask
         # A cut takes as long as the mask has slices.
         each = steps * max(1, len(mask.array) // _SLICES if isinstance(mask, SliceMask) else 1)
-        if len(ranks) * each <= _ALL:
+        if not self.request.anywhere or len(ranks) * each <= _ALL:  # what is taken here has to run
             return ranks
         most = min(len(ranks), max(_FEWEST, _SOME // each))
         return [ranks[place] for place in np.linspace(0, len(ranks) - 1, most).astype(np.int64)]

@@ -99,6 +99,8 @@ class Request:
 
     def allows(self, kernels: Sequence[str]) -> bool:
         """Whether a kernel for each direction is one of the choices."""
+        if len(set(kernels)) > 1 and not self.has_own_capability:
+            return False
         return tuple(kernels) in self.pairs or set(kernels) <= set(self.kernels)
 
     def resolve(self, kernel: str, problem: Problem, layout: Layout | None = None) -> Verdict:

@@ -18,7 +18,7 @@ from longca_advice.request import Request
 from longca_advice.sources import Links
 from longca_advice.strategy_candidates import StrategyCandidate, across, candidate_of, roles_of
 
-__all__ = ["layout_costs_of", "rank_strategies"]
+__all__ = ["exactly", "layout_costs_of", "rank_strategies", "roughly"]
 
 #: Layouts that are predicted exactly: the least number, if so many exist, and the greatest.
 _EXACT, _AT_MOST = 8, 12
@@ -26,7 +26,7 @@ _EXACT, _AT_MOST = 8, 12
 #: From this number of ranks on, half as many layouts are predicted exactly.
 _MANY = 128
 
-#: The factor by which a kernel may look slower than the fastest and still be predicted exactly.
+#: The factor by which a kernel may look slower than the fastest valid one and still be predicted exactly.
 _SLOWER = 1.6
 
 
@@ -47,7 +47,7 @@ def rank_strategies(request: Request, ranks: int, links: Links, strategies: Sequ
             refused.append(costs)
             continue
         try:
-            rough.append(_roughly(costs))
+            rough.append(roughly(costs))
         except UnsupportedError as error:
             unmeasured.setdefault(costs.strategy, Unmeasured("any kernel", str(error).rstrip("."), costs.strategy))
     left = sorted(rough, key=lambda one: one.seconds)
@@ -107,8 +107,12 @@ def _part_of(name: str, found: Sequence[tuple[str, str]], meshes: int, placement
     return name + on + ("" if len(placed) == placements else f" placed {', '.join(placed)}")
 
 
-def _roughly(costs: LayoutCosts) -> StrategyCandidate:
+def roughly(costs: LayoutCosts, named: tuple[str, ...] | None = None) -> StrategyCandidate:
     """A layout with the kernels that are quickest by the tiles of the whole mask.
+
+    Args:
+        costs: The layout.
+        named: The kernel of each direction, or None to choose them.
 
     Raises:
         UnsupportedError: There is no prediction.
@@ -116,7 +120,7 @@ def _roughly(costs: LayoutCosts) -> StrategyCandidate:
     if any(costs.call(direction) is None for direction in costs.request.directions):
         raise UnsupportedError(f"{costs.strategy} states no schedule, so its time is not predicted")
     # The fastest kernel on a layout is the one whose slowest rank computes least.
-    kernels = [min(each, key=lambda name: each[name], default="") for each in _slowest(costs)]
+    kernels = named or [min(each, key=lambda name: each[name], default="") for each in _slowest(costs)]
     found = candidate_of(costs, kernels, exactly=False) if all(kernels) else None
     if found is None:
         raise UnsupportedError(f"no evidence on {costs.request.device_name}")
@@ -148,22 +152,25 @@ def _refined(
         enough = len(known) >= least and one.seconds > sorted(found.ranked for found in known)[least - 1]
         if enough or len(known) == _AT_MOST // half:
             return sorted(known, key=lambda found: found.ranked), refused, list(rough[place:])
-        found = _exactly(one.costs)
+        found = exactly(one.costs)
         known += [] if isinstance(found, Refused) else [found]
         refused += [found] if isinstance(found, Refused) else []
     return sorted(known, key=lambda found: found.ranked), refused, []
 
 
-def _exactly(costs: LayoutCosts) -> StrategyCandidate | Refused:
-    """A layout with its fastest valid kernels, or the reasons why it has none. No evidence is no reason."""
-    kernels = _promising(costs)
+def exactly(costs: LayoutCosts, named: tuple[str, ...] | None = None) -> StrategyCandidate | Refused:
+    """A layout with its fastest valid kernels, or the reasons why it has none. No evidence is no reason.
+
+    The arguments are those of `roughly`.
+    """
+    kernels = dict.fromkeys(named) if named else _promising(costs)
     directions = costs.request.directions
     roles: tuple[Role, ...] = ("forward", "backward", "both") if len(directions) > 1 else ("forward",)
     refusals = {(name, role): costs.refusal(name, role) for name, role in product(kernels, roles)}
     valid = (
         names
         for names in product(kernels, repeat=len(directions))
-        if costs.request.allows(names)
+        if (costs.request.allows(names) if named is None else names == named)
         and all(refusals[each] is None for each in zip(names, roles_of(names), strict=True))
     )
     found = [one for names in valid if (one := candidate_of(costs, names)) is not None]
@@ -176,8 +183,16 @@ def _exactly(costs: LayoutCosts) -> StrategyCandidate | Refused:
 
 
 def _promising(costs: LayoutCosts) -> list[str]:
-    """Kernels that may be the quickest in a direction: not much slower by the tiles of the whole mask."""
+    """Kernels that may be the quickest in a direction: by the tiles of the mask little slower than a valid one."""
     found: dict[str, None] = {}
-    for seconds in _slowest(costs):
-        found |= dict.fromkeys(name for name, total in seconds.items() if total <= _SLOWER * min(seconds.values()))
+    directions, has_pairs = costs.request.directions, costs.request.has_own_capability
+    roles: tuple[Role, ...] = ("forward", "backward") if has_pairs or len(directions) == 1 else ("both", "both")
+    for role, seconds in zip(roles, _slowest(costs), strict=False):
+        limit = float("inf")
+        for name in sorted(seconds, key=lambda name: seconds[name]):
+            if seconds[name] > limit:
+                break
+            found.setdefault(name)
+            if limit == float("inf") and costs.refusal(name, role) is None:
+                limit = _SLOWER * seconds[name]
     return list(found)

@@ -60,9 +60,3 @@ def test_a_kernel_takes_every_step_or_is_refused(asked):
     assert way.checked == ""
     other = ways(asked(dtype="float16"), 4)[0][0]
     assert "float16" in str(other.refusal("plain", "forward").reasons[0])
-
-
-def test_the_least_time_of_one_kernel_is_its_time(asked):
-    for way in ways(asked(), 4)[0]:
-        assert way.least(("plain",), "forward") == way.timeline("plain", "forward").seconds
-        assert way.least((), "forward") is None
