@@ -65,14 +65,14 @@ def advised(
     Raises:
         RequestError: Nothing can be measured here, or the run to resume has other choices.
     """
-    from longca_bench.measuring.advised import advise, problems, suite_of_ways
+    from longca_bench.measuring.advised import advise, problems, suite_of_choices
 
     assert wanted.recommended is not None
     outcomes = _earlier(wanted, suite, where, registry, ranks)
     if outcomes is None:
         most = wanted.recommended
         outcomes = [advise(problem, where, registry, most=most, ranks=ranks) for problem in problems(suite)]
-    return suite_of_ways(suite, outcomes), outcomes
+    return suite_of_choices(suite, outcomes), outcomes
 
 
 def _earlier(

@@ -1,4 +1,4 @@
-"""Advised runs: one suite of the ways that are recommended for problems, with their predictions."""
+"""Advised runs: one suite of the choices that are recommended for problems, with their predictions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from longca.plugins import Registry
     from longca_advice.choices import Recommendation, Unmeasured
 
-__all__ = ["advise", "problems", "suite_of_ways", "with_cases"]
+__all__ = ["advise", "problems", "suite_of_choices", "with_cases"]
 
 
 def problems(suite: Suite) -> Iterator[Sweep]:
@@ -40,7 +40,7 @@ def problems(suite: Suite) -> Iterator[Sweep]:
 
 
 def advise(problem: Sweep, device: Device, registry: Registry, *, most: int, ranks: int | None = None) -> Outcome:
-    """Asks for a problem's recommendation, and takes its first ways that can be measured here.
+    """Asks for a problem's recommendation, and takes its first choices that can be measured here.
 
     Measurements of the problem itself are left out of the evidence.
 
@@ -48,7 +48,7 @@ def advise(problem: Sweep, device: Device, registry: Registry, *, most: int, ran
         problem: A sweep of `problems`. It gives the kernels, strategies and placements to choose from.
         device: The device for the measurement.
         registry: The registry of kernels and strategies.
-        most: The most ways to take.
+        most: The most choices to take.
         ranks: Ranks of the job, on one host, or None for one device.
 
     Raises:
@@ -91,18 +91,18 @@ def with_cases(problem: Sweep, outcome: Outcome, device: Device, registry: Regis
         UnknownNameError: A kernel or a strategy of the outcome is missing here.
     """
 
-    def known(way: MeasuredChoice) -> MeasuredChoice:
-        suite = Suite(name="problem", version=1, sweep=(_sweep(problem, way),))
+    def known(choice: MeasuredChoice) -> MeasuredChoice:
+        suite = Suite(name="problem", version=1, sweep=(_sweep(problem, choice),))
         cases = expand(suite, registry.kernels, strategies=registry.strategies, ranks=ranks)
         digests = {str(case.direction): case.digest(str(device)) for case in cases}
-        times = {name: time.model_copy(update={"case": digests.get(name)}) for name, time in way.times.items()}
-        return way.model_copy(update={"times": times})
+        times = {name: time.model_copy(update={"case": digests.get(name)}) for name, time in choice.times.items()}
+        return choice.model_copy(update={"times": times})
 
-    return outcome.model_copy(update={"ways": tuple(known(way) for way in outcome.ways)})
+    return outcome.model_copy(update={"ways": tuple(known(choice) for choice in outcome.ways)})
 
 
-def suite_of_ways(suite: Suite, outcomes: Sequence[Outcome]) -> Suite:
-    """A suite that measures only the ways of some outcomes, with one sweep for each way.
+def suite_of_choices(suite: Suite, outcomes: Sequence[Outcome]) -> Suite:
+    """A suite that measures only the choices of some outcomes, with one sweep for each choice.
 
     Args:
         suite: The suite that the problems come from. The new suite has its name and version.
@@ -110,7 +110,7 @@ def suite_of_ways(suite: Suite, outcomes: Sequence[Outcome]) -> Suite:
     """
     pairs = zip(problems(suite), outcomes, strict=True)
     return suite.model_copy(
-        update={"sweep": tuple(_sweep(problem, way) for problem, outcome in pairs for way in outcome.ways)}
+        update={"sweep": tuple(_sweep(problem, choice) for problem, outcome in pairs for choice in outcome.ways)}
     )
 
 
@@ -133,7 +133,7 @@ def _case(problem: Sweep) -> Case:
 
 
 def _unmeasured(found: Recommendation, problem: Sweep, asked: Problem, registry: Registry) -> Iterator[Unmeasured]:
-    """The valid ways without evidence. A strategy without a named kernel gets the first one that takes the problem."""
+    """The valid choices without evidence. A strategy without a named kernel gets the first one that takes it."""
     taking = (name for name in registry.kernels if {name, "*"} & set(problem.kernels) and registry.resolve(name, asked))
     first = next(taking, None)
     for one in found.unmeasured:
@@ -144,31 +144,31 @@ def _unmeasured(found: Recommendation, problem: Sweep, asked: Problem, registry:
 
 
 def _chosen(found: Recommendation, problem: Sweep, most: int) -> Outcome:
-    """The first ways that are installed, and the names of those before them that are not."""
+    """The first choices that are installed, and the names of those before them that are not."""
     any_placement = problem.placements == ("auto",)
     fitting = [choice for choice in found.choices if choice.fits is not False]
     ranked = [choice for choice in fitting if any_placement or choice.placement in problem.placements]
-    ways, left_out = list[MeasuredChoice](), dict[str, str]()
+    choices, left_out = list[MeasuredChoice](), dict[str, str]()
     for choice in ranked:
         if choice.install:
             left_out[choice.title] = " && ".join(choice.install)
         else:
-            ways.append(MeasuredChoice.of_choice(choice))
-        if len(ways) == most:
+            choices.append(MeasuredChoice.of_choice(choice))
+        if len(choices) == most:
             break
-    if not ways:
+    if not choices:
         directions = tuple(str(direction) for direction in problem.directions)
         left_out |= {one.kernel: " && ".join(one.install) for one in found.unmeasured if one.install}
-        ways = [MeasuredChoice.of_unmeasured(one, directions) for one in found.unmeasured if not one.install][:most]
-    if not ways:
+        choices = [MeasuredChoice.of_unmeasured(one, directions) for one in found.unmeasured if not one.install][:most]
+    if not choices:
         raise RequestError(_nothing(found, left_out))
     return Outcome(
         problem=found.problem,
         device=found.device,
         ranks=found.ranks,
         asked=most,
-        ranked=ways[0].times["total"].predicted is not None,
-        ways=tuple(ways),
+        ranked=choices[0].times["total"].predicted is not None,
+        ways=tuple(choices),
         left_out=left_out,
         notes=found.notes,
     )
@@ -183,11 +183,11 @@ def _nothing(found: Recommendation, left_out: dict[str, str]) -> str:
     return f"nothing is recommended on {found.device}: {reasons or 'no choice fits'}. See longca recommend"
 
 
-def _sweep(problem: Sweep, way: MeasuredChoice) -> Sweep:
-    """The sweep that measures a way."""
-    about: dict[str, Any] = {"kernels": (way.kernel,)}
-    if way.strategy is not None:
-        about["strategies"] = (way.strategy,)
-        about["placements"] = (way.placement,) if way.placement else problem.placements[:1]
-        about["meshes"] = {way.strategy: (way.mesh,)} if way.mesh else {}
+def _sweep(problem: Sweep, choice: MeasuredChoice) -> Sweep:
+    """The sweep that measures a choice."""
+    about: dict[str, Any] = {"kernels": (choice.kernel,)}
+    if choice.strategy is not None:
+        about["strategies"] = (choice.strategy,)
+        about["placements"] = (choice.placement,) if choice.placement else problem.placements[:1]
+        about["meshes"] = {choice.strategy: (choice.mesh,)} if choice.mesh else {}
     return problem.model_copy(update=about)

@@ -56,7 +56,7 @@ class Timed(BaseModel):
 
 
 class MeasuredChoice(BaseModel):
-    """One way to compute a problem, to be measured.
+    """A kernel, or a kernel under a strategy, that is to be measured.
 
     Attributes:
         kernel: The kernel, or the pair.
@@ -78,7 +78,7 @@ class MeasuredChoice(BaseModel):
 
     @classmethod
     def of_choice(cls, choice: Choice) -> MeasuredChoice:
-        """A choice as a way, with its prediction."""
+        """A recommended choice, with its prediction."""
         seconds, proof = choice.seconds, choice.proof
         found = {"forward": seconds.forward, "backward": seconds.backward}
         times = {name: Timed(predicted=value) for name, value in found.items() if value is not None}
@@ -100,7 +100,7 @@ class MeasuredChoice(BaseModel):
 
     @classmethod
     def of_unmeasured(cls, one: Unmeasured, directions: tuple[str, ...]) -> MeasuredChoice:
-        """A kernel without evidence as a way, without a prediction."""
+        """A kernel without evidence, without a prediction."""
         times = {name: Timed() for name in (*directions, "total")}
         return cls(kernel=one.kernel, strategy=one.strategy, times=times, notes=(one.why,))
 
@@ -118,7 +118,7 @@ class MeasuredChoice(BaseModel):
         return self.times["total"].measured
 
     def with_records(self, records: Mapping[str, Record]) -> MeasuredChoice:
-        """The way with its measurements.
+        """The choice with its measurements.
 
         Args:
             records: Records by their case.
@@ -131,7 +131,7 @@ class MeasuredChoice(BaseModel):
         return self.model_copy(update={"times": times})
 
     def as_json(self) -> dict[str, Any]:
-        """The way as plain data."""
+        """The choice as plain data."""
         times = {name: time.as_json() for name, time in self.times.items()}
         return {**self.model_dump(mode="json", exclude={"times"}), "title": self.title, "times": times}
 
@@ -152,8 +152,8 @@ class Outcome(BaseModel):
         device: The device of the prediction and the measurement.
         ranks: Devices that share the problem.
         asked: Number of requested choices.
-        ranked: Whether evidence ranks the ways. If not, they are in the order of the plugins.
-        ways: The ways that are measured, the recommended one first.
+        ranked: Whether evidence ranks the choices. If not, they are in the order of the plugins.
+        ways: The choices that are measured, the recommended one first.
         left_out: Choices that are not installed here, each with the commands that install it.
         notes: Further remarks on the evidence, in sentences.
     """
@@ -171,15 +171,15 @@ class Outcome(BaseModel):
 
     @property
     def fastest(self) -> MeasuredChoice | None:
-        """The way that was measured as fastest, or None if no way has all its times."""
-        measured = [way for way in self.ways if way.measured is not None]
-        return min(measured, key=lambda way: way.measured or 0.0, default=None)
+        """The choice that was measured as fastest, or None if no choice has all its times."""
+        measured = [choice for choice in self.ways if choice.measured is not None]
+        return min(measured, key=lambda choice: choice.measured or 0.0, default=None)
 
     @property
     def regret(self) -> float | None:
-        """How much longer the first way took than the fastest one, as a share.
+        """How much longer the first choice took than the fastest one, as a share.
 
-        None where the ways are not ranked, or the first has no time.
+        None where the choices are not ranked, or the first has no time.
         """
         fastest, first = self.fastest, self.ways[0].measured
         if not self.ranked or first is None or fastest is None or fastest.measured is None:
@@ -192,14 +192,14 @@ class Outcome(BaseModel):
         Args:
             records: Records by their case.
         """
-        return self.model_copy(update={"ways": tuple(way.with_records(records) for way in self.ways)})
+        return self.model_copy(update={"ways": tuple(choice.with_records(records) for choice in self.ways)})
 
     def as_json(self) -> dict[str, Any]:
         """The outcome as plain data."""
         fastest = self.fastest
         return {
             **self.model_dump(mode="json", exclude={"ways"}),
-            "ways": [way.as_json() for way in self.ways],
+            "ways": [choice.as_json() for choice in self.ways],
             "fastest": None if fastest is None else fastest.title,
             "regret": self.regret,
         }

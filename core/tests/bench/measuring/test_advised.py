@@ -12,7 +12,7 @@ from longca_advice.evidence import Row, Run
 from longca_advice.history import append
 from longca_advice.work import work_of
 from longca_bench.measuring import advised
-from longca_bench.measuring.advised import advise, problems, suite_of_ways
+from longca_bench.measuring.advised import advise, problems, suite_of_choices
 from longca_bench.measuring.outcome import MeasuredChoice, Outcome
 from longca_bench.suites.cases import expand
 from longca_bench.suites.one_problem import problem_suite
@@ -102,11 +102,11 @@ def test_no_more_are_taken_than_were_asked_for(core, found):
     assert ([way.kernel for way in said.ways], said.left_out) == (["sdpa"], {})
 
 
-def test_ways_know_the_cases_that_measure_them(core, found):
+def test_choices_know_the_cases_that_measure_them(core, found):
     found(choice("sdpa", 1.0), choice("naive", 2.0))
     suite = problem_suite("causal", seqlens=[64], **SHAPE)
     outcomes = [advise(problem, CPU, core, most=2) for problem in problems(suite)]
-    cases = expand(suite_of_ways(suite, outcomes), core.kernels)
+    cases = expand(suite_of_choices(suite, outcomes), core.kernels)
     assert [(case.kernel, case.direction) for case in cases] == [
         (kernel, direction) for kernel in ("sdpa", "naive") for direction in ("forward", "backward")
     ]
@@ -122,7 +122,7 @@ def test_ranks_get_a_sweep_for_each_way():
         MeasuredChoice(kernel="naive", strategy="ulysses"),
     )
     outcome = Outcome(problem={}, device="cpu", ranks=4, asked=3, ranked=True, ways=ways)
-    cases = expand(suite_of_ways(suite, [outcome]), ["naive", "sdpa"], strategies=STRATEGIES, ranks=4)
+    cases = expand(suite_of_choices(suite, [outcome]), ["naive", "sdpa"], strategies=STRATEGIES, ranks=4)
     assert [(case.kernel, case.parallel.strategy, case.parallel.placement, case.parallel.mesh_text)
             for case in cases[::2]] == [
         ("sdpa", "usp", "zigzag", "ulysses=2,ring=2"),
@@ -143,7 +143,7 @@ def test_a_placement_that_was_asked_for_is_measured_without_evidence_too():
     suite = problem_suite("causal", seqlens=[64], strategies=["*"], placements=["zigzag"], **SHAPE)
     ways = (MeasuredChoice(kernel="naive", strategy="ring_p2p"),)
     outcome = Outcome(problem={}, device="cpu", ranks=2, asked=3, ranked=False, ways=ways)
-    cases = expand(suite_of_ways(suite, [outcome]), ["naive"], strategies=STRATEGIES, ranks=2)
+    cases = expand(suite_of_choices(suite, [outcome]), ["naive"], strategies=STRATEGIES, ranks=2)
     assert {case.parallel.placement for case in cases} == {"zigzag"}
 
 
