@@ -10,14 +10,12 @@ from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from rich.text import Text
-
 from longca.errors import RequestError
 from longca_bench.reports.rows import Rows
 from longca_bench.reports.runs import Run, complaints, flatten
 from longca_bench.reports.table import Table
 from longca_bench.reports.terminal import print_tables
-from longca_bench.reports.text import safe
+from longca_bench.reports.text import printable
 from longca_bench.reports.view import Value, View, tables_of
 from longca_bench.reports.words import counted, mask_name, ratio_text, shared_by, tokens
 
@@ -188,8 +186,8 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         comparison: The comparison of two runs.
     """
     print_tables(console, comparison_tables(comparison))
-    for line in _lines(comparison):
-        console.print(line)
+    for line in sentences(comparison):
+        console.print(printable(line), markup=False)
 
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
@@ -239,16 +237,15 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
     """The ratio of each pair with its interval, a table for each kernel and direction."""
     from pandas import Series
 
-    pairs = comparison.compared
+    pairs = [(pair, pair.ratio) for pair in comparison.pairs if pair.ratio is not None]
     if not pairs:
         return []
-    ratios = [pair.ratio for pair in pairs if pair.ratio is not None]
-    rows = Rows.of(pair.a for pair in pairs)
+    rows = Rows.of(pair.a for pair, _ in pairs)
     columns: dict[str, list[Any]] = {
-        "b_ms": [1e3 * (pair.b.median or 0.0) for pair in pairs],
-        "ratio": [ratio.value for ratio in ratios],
-        "interval": [_ends(ratio) for ratio in ratios],
-        "verdict": [verdict(ratio) for ratio in ratios],
+        "b_ms": [1e3 * (pair.b.median or 0.0) for pair, _ in pairs],
+        "ratio": [ratio.value for _, ratio in pairs],
+        "interval": [_ends(ratio) for _, ratio in pairs],
+        "verdict": [verdict(ratio) for _, ratio in pairs],
     }
     for name, values in columns.items():
         rows = rows.with_column(name, Series(values, index=rows.index))
@@ -259,17 +256,8 @@ def _ends(interval: Interval) -> str:
     return f"{ratio_text(interval.low)}–{ratio_text(interval.high)}" if interval.is_known else "unknown"
 
 
-def sentences(comparison: Comparison) -> list[str]:
-    """The sentences below the tables, as plain text."""
-    return [Text.from_markup(line).plain for line in _lines(comparison)]
-
-
-def _lines(comparison: Comparison) -> Iterator[str]:
-    yield from (*_without_ratio(comparison), *_differences(comparison), *_mean(comparison))
-
-
-def _without_ratio(comparison: Comparison) -> Iterator[str]:
-    """The cases without a ratio, and the reason."""
+def sentences(comparison: Comparison) -> Iterator[str]:
+    """The sentences below the tables: the cases without a ratio, the facts that differ, and the mean."""
     changed = [pair for pair in comparison.pairs if pair.a.status != pair.b.status]
     lists = {
         "Other status": [f"{_case(p.a)}: {p.a.status} in A, {p.b.status} in B" for p in changed],
@@ -278,19 +266,17 @@ def _without_ratio(comparison: Comparison) -> Iterator[str]:
     }
     for title, lines in lists.items():
         if lines:
-            yield f"[bold]{title}[/], {counted(len(lines))}:"
+            yield f"{title}, {counted(len(lines))}:"
             yield from (f"  {line}" for line in lines[:_MOST_LISTED])
         if len(lines) > _MOST_LISTED:
             yield f"  and {len(lines) - _MOST_LISTED} more; --json lists them all"
     neither = len(comparison.pairs) - len(comparison.compared) - len(changed)
     if neither:
         yield f"{counted(neither)} measured in neither run."
-
-
-def _differences(comparison: Comparison) -> Iterator[str]:
     for d in comparison.differences:
-        mark = "[yellow]unlike, compared all the same:[/]" if d.forbids else "also unlike:"
-        yield f"{mark} {safe(d.name)} is {safe(d.a)} in A and {safe(d.b)} in B"
+        unlike = "unlike, compared all the same" if d.forbids else "also unlike"
+        yield f"{unlike}: {d.name} is {d.a} in A and {d.b} in B"
+    yield from _mean(comparison)
 
 
 def _mean(comparison: Comparison) -> Iterator[str]:
@@ -310,8 +296,8 @@ def _mean(comparison: Comparison) -> Iterator[str]:
     if any(min(len(pair.a.samples), len(pair.b.samples)) < ENOUGH for pair in compared):
         yield f"Intervals of cases with fewer than {ENOUGH} samples hold the truth in about 90 of 100, and not in 95."
     yield (
-        f"[bold]Geometric mean of {counted(len(compared))}: {ratio_text(mean.value)}[/], 95 % interval {_ends(mean)}: "
-        f"[bold]{verdict(mean)}[/]"
+        f"Geometric mean of {counted(len(compared))}: {ratio_text(mean.value)}, 95 % interval {_ends(mean)}: "
+        f"{verdict(mean)}"
     )
 
 
@@ -320,7 +306,7 @@ def _case(record: Record) -> str:
     whose = shared_by(record.kernel, record.strategy, record.placement, record.mesh, record.transport)
     words = (whose, mask, tokens(record.seqlen), record.direction, record.dtype)
     shape = f"{record.heads_q}:{record.heads_kv} heads of {record.head_dim}, seed {record.seed}"
-    return f"{safe(' '.join(words))}, {shape}"
+    return f"{' '.join(words)}, {shape}"
 
 
 def _interval_json(interval: Interval | None) -> dict[str, Any] | None:

@@ -57,7 +57,6 @@ class Head:
         wrap: Whether the cells are sentences, which may be broken over lines.
         about: A legend that stands below the tables. Empty without one.
         drop: The rank for leaving the column out of a narrow terminal: the highest first, and never 0.
-        across: Whether the column is one of several that the view spread a column's values over.
     """
 
     text: str
@@ -67,7 +66,6 @@ class Head:
     wrap: bool = False
     about: str = ""
     drop: int = 0
-    across: bool = False
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,7 @@ A table that is too wide is narrowed in steps, until it fits:
 
 1. It leaves out columns, those with the highest `drop` first.
 2. Cells show their first figure alone.
-3. Spread columns become lines (`stacked`).
-4. Each row becomes a list of lines, which are broken at the terminal's width.
+3. Each row becomes a list of lines, which are broken at the terminal's width.
 
 A sentence takes at most a few lines of a row; a form in which it takes more does not fit. Sentences are not broken at
 hyphens, so that a command can be copied. A row is never split over tables. A line below the table names the columns
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
     from longca_bench.reports.rows import Rows
 
-__all__ = ["print_summary", "print_tables", "print_view", "stacked"]
+__all__ = ["print_summary", "print_tables", "print_view"]
 
 _GAP, _LEAST = 2, 16  # columns between two columns of a table, and the least width of a column of sentences
 _AT_ONCE = 500  # lines that rich prints at once, which is faster than one by one
@@ -89,20 +88,6 @@ def print_tables(console: Console, tables: Iterable[Table]) -> None:
         console.print()
 
 
-def stacked(table: Table) -> Table:
-    """The table with a line for each cell of its spread columns. A name that repeats is left out."""
-    across = [place for place, head in enumerate(table.heads) if head.across]
-    about = [place for place in range(across[0]) if not table.heads[place].across]
-    heads = (*(table.heads[place] for place in about), Head("", left=True), Head(""))
-    rows = []
-    for row in table.rows:
-        names = tuple(row[place] for place in about)
-        for place in (place for place in across if row[place].text):
-            rows.append((*names, Cell(table.heads[place].text), row[place]))
-            names = (Cell(""),) * len(about)
-    return replace(table, heads=heads, rows=tuple(rows))
-
-
 def _printable(table: Table, starred: bool) -> Table:
     """The table with harmless text."""
 
@@ -136,11 +121,6 @@ def _forms(table: Table) -> Iterator[tuple[Table, list[str]]]:
     for least in order[-2:] or [1]:
         form, remarks = _without(brief, least)
         yield form, said + remarks
-    if any(head.across for head in table.heads):
-        yield stacked(table), []
-        for least in order:
-            form, remarks = _without(table, least)
-            yield stacked(form), remarks
 
 
 def _without(table: Table, least: int) -> tuple[Table, list[str]]:
@@ -191,12 +171,12 @@ def _row(heads: Sequence[Head], cells: Sequence[tuple[str, str]], widths: Sequen
 
 
 def _lists(table: Table, width: int) -> Iterator[Text]:
-    """Each row as lines: its first columns as a heading, and below each other column with its head."""
+    """Each row as lines: its first columns of text as a heading, and below each other column with its head."""
+    first = next((place for place, head in enumerate(table.heads) if not head.left or head.wrap), 1) or 1
+    wrapper = textwrap.TextWrapper(width, "  ", "    ", break_on_hyphens=False)
     for row in table.rows:
-        cells = [(head, cell) for head, cell in zip(table.heads, row, strict=True) if cell.text]
-        names = ", ".join(cell.text for head, cell in cells if head.left and not head.wrap) or cells[0][1].text
+        names = ", ".join(cell.text for cell in row[:first] if cell.text)
         yield from (Text(line, style="bold") for line in textwrap.wrap(names, width))
-        for head, cell in (each for each in cells if each[0].wrap or not each[0].left):
-            wrapper = textwrap.TextWrapper(width, "  ", "    ", break_on_hyphens=False)
-            lines = wrapper.wrap(f"{head.text}: {cell.text}")
+        for head, cell in zip(table.heads[first:], row[first:], strict=True):
+            lines = wrapper.wrap(f"{head.text}: {cell.text}") if cell.text else []
             yield from (Text(line, style=_STYLES[cell.mark]) for line in lines)

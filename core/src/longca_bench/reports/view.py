@@ -75,7 +75,6 @@ class View:
         winner: Whether the last column names the best of a row, and those whose intervals overlap with its own.
         mean: Whether the last line has the geometric mean of each column, with the number of its lines.
         absent: The text of a spread cell without rows.
-        notes: Sentences below each table.
         legend: Whether the meaning of the heads stands below the last table.
     """
 
@@ -97,7 +96,6 @@ class View:
     winner: bool = False
     mean: bool = False
     absent: str = ""
-    notes: tuple[str, ...] = ()
     legend: bool = False
 
     @property
@@ -223,7 +221,7 @@ class _Grid:
             *(self._spread_heads(names) if view.across else map(self._value_head, view.values)),
         ]
         texts = {name: _cell(lines[0][name], column(name).format).text for name in view.tables}
-        made = Table(tuple(heads), tuple(rows), view.title.format_map(texts), view.notes)
+        made = Table(tuple(heads), tuple(rows), view.title.format_map(texts))
         made = made.only([place for place in range(len(heads)) if any(row[place].text for row in rows)])
         return _with_mean(made) if view.mean and rows else made
 
@@ -273,7 +271,7 @@ class _Grid:
 
     def _spread_heads(self, names: Mapping[int, str]) -> Iterator[Head]:
         code = len(self.view.across) == 1 and column(self.view.across[0]).code
-        yield from (Head(name, code_head=code, across=True) for name in names.values())
+        yield from (Head(name, code_head=code) for name in names.values())
         if self.view.winner:
             yield Head("fastest", left=True, drop=1)
 
@@ -326,9 +324,9 @@ def _words(names: Sequence[str], values: Sequence[Any]) -> str:
 
 
 def _with_mean(made: Table) -> Table:
-    """The table with the geometric mean of each spread column and the number of lines that it is of."""
-    cells = []
-    for place, head in enumerate(made.heads):
-        found = [row[place].value for row in made.rows if head.across and row[place].value]
+    """The table with the geometric mean of each column of numbers and the number of lines that it is of."""
+    cells = [f"geometric mean ({made.heads[0].text}s)"]
+    for _, *column_cells in list(zip(made.heads, *made.rows, strict=True))[1:]:
+        found = [cell.value for cell in column_cells if cell.value]
         cells.append(f"{times(geometric_mean(found))} ({len(found)})" if found else "")
-    return made.with_row([f"geometric mean ({made.heads[0].text}s)", *cells[1:]])
+    return made.with_row(cells)

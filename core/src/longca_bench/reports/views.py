@@ -238,15 +238,13 @@ _COLLECTIVES = View(
 
 def results(rows: Rows) -> list[Table]:
     """ms and throughput by mask and kernel, with the fastest kernel of each mask. Many pairs share columns."""
-    suspect = (rows["status"] == "suspect").any()
-    notes: tuple[str, ...] = (
-        ("? marks a time that is not believed. Such a time is never the fastest.",) if suspect else ()
-    )
-    across: tuple[str, ...] = RESULTS.across
+    notes, view = [], _with_unit(RESULTS, rows)
+    if (rows["status"] == "suspect").any():
+        notes.append("? marks a time that is not believed. Such a time is never the fastest.")
     if sum("+" in kernel for kernel in rows["kernel"].unique()) > _FEW:
-        notes += ("+ stands before the backward of a kernel with the forwards of other kernels.",)
-        across = ("half",)
-    return tables_of(replace(_with_unit(RESULTS, rows), notes=notes, across=across), rows)
+        notes.append("+ stands before the backward of a kernel with the forwards of other kernels.")
+        view = replace(view, across=("half",))
+    return [replace(each, notes=tuple(notes)) for each in tables_of(view, rows)]
 
 
 def strategies(rows: Rows) -> list[Table]:

@@ -46,12 +46,6 @@ def test_parquet_has_the_same_with_types(tmp_path):
     assert str(only_failures.schema.field("median").type) == "double"
 
 
-def test_without_pyarrow_the_pip_line_is_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingPackageError, match=r"pip install 'longca-core\[parquet\]'"):
-        write_reports(Rows.of(RECORDS), tmp_path, ["parquet"])
-
-
 def test_markdown_has_tables_failures_and_environment():
     page = page_of(Rows.of(RECORDS, ENVIRONMENT))
     assert (
@@ -80,12 +74,15 @@ def test_escaping(text, shown):
     assert escaped(text) == shown
 
 
-def test_formats_are_checked(tmp_path):
+def test_formats_are_checked(tmp_path, monkeypatch):
     assert checked_formats(["csv", "terminal", "csv"]) == ["csv", "terminal"]
     with pytest.raises(UnknownNameError, match="Did you mean parquet"):
         checked_formats(["parket"])
     (tmp_path / "file").touch()
     rows = Rows.of(RECORDS)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingPackageError, match=r"pip install 'longca-core\[parquet\]'"):
+        write_reports(rows, tmp_path, ["parquet"])
     with pytest.raises(RequestError, match="--out"):
         write_reports(rows, tmp_path / "file" / "x", ["csv"])
     assert write_reports(rows, tmp_path / "none", ["terminal"]) == []

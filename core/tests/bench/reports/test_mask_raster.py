@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca.masks import BlockSparseMask, build, sample
+from longca.masks import build, sample
 from longca_bench.reports.mask_raster import count_visible, picture_block, rasterize
 
 from ...masks import predicates
@@ -35,14 +35,6 @@ def _counts(matrix, q_edges, k_edges):
     return np.add.reduceat(by_row, k_edges[:-1], axis=1).tolist()
 
 
-@given(any_cases())
-def test_with_room_for_each_token_a_raster_is_the_matrix(case):
-    raster = rasterize(case.mask, most=max(case.dense.shape))
-    assert raster.cell == 1
-    assert raster.shown.tolist() == case.dense.astype(float).tolist()
-    assert (raster.state == 2).tolist() == case.dense.tolist()
-
-
 @given(any_cases(), st.integers(1, 30), st.integers(1, 9))
 def test_cells_know_the_state_of_their_block(case, most, block):
     raster = rasterize(case.mask, most, block)
@@ -60,13 +52,6 @@ def test_a_million_tokens_are_counted_exactly(pattern):
     mask = sample(pattern, LARGE, lengths="prolong512k", seed=2)
     edges = np.r_[np.arange(0, LARGE, 1777), LARGE]
     assert count_visible(mask, edges, edges).sum() == mask.area
-
-
-def test_a_large_bitmap_is_counted_without_slices(monkeypatch):
-    mask = build("uniform_block_sparse", 2**17, block=64, kept=0.5, heads=2)
-    edges = np.r_[np.arange(0, 2**17, 333), 2**17]
-    monkeypatch.delattr(BlockSparseMask, "head")
-    assert [int(count_visible(mask, edges, edges, h).sum()) for h in range(2)] == mask.area_by_head.tolist()
 
 
 def test_the_longest_length_does_not_overflow():

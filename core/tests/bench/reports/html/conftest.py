@@ -41,9 +41,9 @@ def opened(browser, tmp_path):
     """Opens a report of runs. A test fails where the page logs an error or asks for anything but its own file."""
     pages = []
 
-    def open_report(*runs, width=1280, scheme="light"):
+    def open_report(*runs, width=1280):
         file = write_html(Rows.of_runs(runs), tmp_path / f"report{len(pages)}.html")
-        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        context = browser.new_context(viewport={"width": width, "height": 800})
         page, problems = context.new_page(), []
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("console", lambda said: problems.append(said.text) if said.type in ("error", "warning") else None)
