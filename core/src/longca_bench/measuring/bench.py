@@ -19,7 +19,7 @@ from longca_bench.measuring.memory import is_exhausted
 from longca_bench.measuring.messages import Result
 from longca_bench.measuring.noise import own_processes, quietly
 from longca_bench.measuring.remote_kernel import RemoteKernel
-from longca_bench.measuring.shared_inputs import InputCache, SharedInputs
+from longca_bench.measuring.shares import InputCache, SharedInputs
 from longca_bench.measuring.status import CaseEndError, Status, failure
 from longca_bench.measuring.timing import take_samples
 from longca_bench.measuring.world import Instruments

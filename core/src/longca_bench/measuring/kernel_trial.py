@@ -20,7 +20,7 @@ from longca_bench.measuring.clocks import Clocks
 from longca_bench.measuring.commands import Mode
 from longca_bench.measuring.remote_kernel import Ran, RemoteKernel, RemotePlan, arguments_of
 from longca_bench.measuring.results import NAMES, ContractError
-from longca_bench.measuring.shared_inputs import SharedInputs
+from longca_bench.measuring.shares import SharedInputs
 from longca_bench.measuring.timing import LEAST, Timing, loading_calls
 from longca_bench.measuring.world import Instruments
 from longca_bench.suites.tasks import Task

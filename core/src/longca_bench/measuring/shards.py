@@ -11,8 +11,7 @@ from torch import Tensor
 
 from longca.manifests import Direction, Problem
 from longca_bench.measuring.arena import Arena
-from longca_bench.measuring.shared_inputs import SharedInputs
-from longca_bench.measuring.shares import Share, by_heads, held_tokens
+from longca_bench.measuring.shares import Share, SharedInputs, by_heads, held_tokens
 from longca_bench.measuring.world import World
 from longca_bench.suites.tasks import Sharing
 from longca_bench.verification.change import Change

@@ -21,8 +21,7 @@ from longca_bench.measuring.messages import COMPUTING
 from longca_bench.measuring.remote_kernel import RemoteKernel, arguments_of
 from longca_bench.measuring.remote_strategy import RemoteStrategy, agreed
 from longca_bench.measuring.results import NAMES, ContractError
-from longca_bench.measuring.shared_inputs import SharedInputs
-from longca_bench.measuring.shares import Share, worst
+from longca_bench.measuring.shares import Share, SharedInputs, worst
 from longca_bench.measuring.statistics import Interval, median_interval
 from longca_bench.measuring.timing import Timing, loading_calls, take_samples, take_turns
 from longca_bench.measuring.world import Instruments, World

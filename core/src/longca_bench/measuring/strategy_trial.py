@@ -21,8 +21,7 @@ from longca_bench.measuring.remote_kernel import Ran, arguments_of
 from longca_bench.measuring.remote_strategy import RemoteStrategy, StrategyFacts
 from longca_bench.measuring.results import ContractError
 from longca_bench.measuring.shards import Results, Shard
-from longca_bench.measuring.shared_inputs import SharedInputs
-from longca_bench.measuring.shares import worst
+from longca_bench.measuring.shares import SharedInputs, worst
 from longca_bench.measuring.strategy_parts import computing_and_communication, single_gpu_baseline
 from longca_bench.measuring.timing import Timing
 from longca_bench.measuring.world import Instruments

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from longca import Device, Problem, masks
-from longca_bench.measuring.shared_inputs import SharedInputs
-from longca_bench.measuring.shares import shares, shares_of_all
+from longca_bench.measuring.shares import SharedInputs, shares, shares_of_all
 from longca_bench.verification.inputs import Inputs
 
 

@@ -14,8 +14,7 @@ from longca_bench.measuring.kernel_trial import WrongResultError
 from longca_bench.measuring.remote_kernel import Ran
 from longca_bench.measuring.remote_strategy import StrategyFacts
 from longca_bench.measuring.results import ContractError
-from longca_bench.measuring.shared_inputs import SharedInputs
-from longca_bench.measuring.shares import shares_of_all
+from longca_bench.measuring.shares import SharedInputs, shares_of_all
 from longca_bench.measuring.strategy_trial import StrategyTrial
 from longca_bench.measuring.worker import Reply
 from longca_bench.measuring.world import Instruments, World
