@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from math import log
 from pathlib import Path
 from statistics import median
@@ -17,9 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from longca.manifests import Layout, Problem
+from longca.manifests.step_cuts import step_problems
 from longca.plugins import registry
+from longca_advice.devices import DEVICES
 from longca_advice.evidence import Row, to_lines
-from longca_advice.from_records import verified, with_observed
+from longca_advice.from_records import PlacementChangedError, layout_of, recorded_transport, verified
+from longca_advice.network import Network, Topology, fit_links, transferred
+from longca_advice.timeline import StrategyCall, schedule_of
 from longca_bench.suites.suite import load_suite
 
 _Read = tuple[Row, dict[str, Any]]
@@ -71,10 +76,48 @@ def rows() -> Iterator[Row]:
     """The rows of all runs, run by run."""
     found, again = _read("h200/*/*"), _read(AGAIN)
     curves = factors(found, again)
-    kept = with_observed(as_loaded(in_one_condition([*found, *again]), curves), registry())
+    kept = with_observed(as_loaded(in_one_condition([*found, *again]), curves))
     outdated = {row.case for row, record in found if computes_otherwise(record)}
     # Such a call says how long its transfers take, and not how long a call by this placement takes today.
     yield from (row.model_copy(update={"placed": None}) if row.case in outdated else row for row in kept)
+
+
+def with_observed(found: Iterable[_Read]) -> Iterator[Row]:
+    """Rows. A row under a strategy gets the values of its timeline, to which `Rates` are fitted.
+
+    Rows of placements that have changed since are left out.
+
+    Args:
+        found: All rows, since the network is fitted to them, each with its record.
+    """
+    kept = list(found)
+    moved = (transferred(row.mesh, row.communication) for row, _ in kept if row.mesh is not None)
+    network = Network(fit_links([one for each in moved for one in each]))
+    for row, record in kept:
+        if row.strategy is None:
+            yield row
+            continue
+        try:
+            problem, layout = layout_of(registry(), record, DEVICES["h200"])
+        except PlacementChangedError:
+            continue
+        schedule = schedule_of(registry(), problem, layout, True, recorded_transport(record))
+        if schedule is None:
+            yield row
+            continue
+        compute = by_step(problem, layout, record["rank_compute_seconds"])
+        seen = StrategyCall(schedule, Topology(layout.axis_sizes)).takes(compute, network)
+        observed = (seen.seconds, seen.touched, seen.beside, seen.beside_p2p, seen.count)
+        yield row.model_copy(update={"observed": observed})
+
+
+def by_step(problem: Problem, layout: Layout, rank_seconds: Sequence[float]) -> np.ndarray[Any, Any]:
+    """The time of each rank's kernel calls, shared out to its steps by the tiles that they touch: [ranks, steps]."""
+    rows = step_problems(problem, layout)
+    tiles = np.array(
+        [[part.area / part.concrete_mask.tile_efficiency() if part else 0.0 for part in parts] for parts in rows]
+    )
+    return tiles / np.maximum(tiles.sum(1, keepdims=True), 1.0) * np.array(rank_seconds)[:, None]
 
 
 def _read(folders: str) -> list[_Read]:

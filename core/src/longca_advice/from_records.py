@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from itertools import chain
 from math import isclose
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,7 @@ from longca.manifests import Device, Layout, Problem, Transport
 from longca.masks import PATTERNS, Form, Mask, sample
 from longca.plugins import Registry
 from longca_advice.evidence import Collected, Row, Run, said
-from longca_advice.network import Network, Topology, fit_links, transferred
 from longca_advice.nominal import imbalance
-from longca_advice.timeline import StrategyCall, schedule_of
 from longca_advice.work import work_of
 
 __all__ = [
@@ -33,11 +30,8 @@ __all__ = [
     "rows_of_folder",
     "run_of",
     "verified",
-    "with_observed",
 ]
 
-#: The device of problems that are laid out again. Layouts of a strategy do not depend on the device's model.
-_HOPPER = Device("cuda", (9, 0))
 #: The results of a forward and of a backward. Counts are of lse.
 _RESULTS = {"out", "lse", "counts"}, {"dq", "dk", "dv"}
 
@@ -202,32 +196,6 @@ def layout_of(registry: Registry, record: Mapping[str, Any], device: Device) -> 
     if measured is not None and not isclose(imbalance(problem, layout), measured, rel_tol=1e-9):
         raise PlacementChangedError(f"the placement {record['placed']} has changed since it was measured")
     return problem, layout
-
-
-def with_observed(found: Iterable[tuple[Row, Mapping[str, Any]]], registry: Registry) -> Iterator[Row]:
-    """Rows. A row under a strategy gets the values of its timeline, to which `Rates` are fitted.
-
-    Rows of placements that have changed since are left out.
-
-    Args:
-        found: All rows of a device, since its network is fitted to them, each with its record.
-        registry: Knows the strategies.
-    """
-    kept = list(found)
-    moved = (transferred(row.mesh, row.communication) for row, _ in kept if row.mesh is not None)
-    network = Network(fit_links(list(chain.from_iterable(moved))))
-    for row, record in kept:
-        if row.strategy is not None:
-            try:
-                problem, layout = layout_of(registry, record, _HOPPER)
-            except PlacementChangedError:
-                continue
-            if (schedule := schedule_of(registry, problem, layout, True, recorded_transport(record))) is not None:
-                call = StrategyCall(problem, layout, schedule, Topology(layout.axis_sizes))
-                seen = call.observed(row.seconds, call.by_step(record["rank_compute_seconds"]), network)
-                yield row.model_copy(update={"observed": seen[1:]})
-                continue
-        yield row
 
 
 def _drawn(record: Mapping[str, Any], factors: Mapping[str, Any]) -> Mask:

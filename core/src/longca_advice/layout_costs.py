@@ -145,7 +145,7 @@ class LayoutCosts:
         problem: Problem = self.request.problem.in_direction(direction)
         is_cuda = problem.device.kind == "cuda"
         schedule = schedule_of(self.request.registry, problem, self.layout, is_cuda, self.moved_by)
-        return None if schedule is None else StrategyCall(problem, self.layout, schedule, self.topology)
+        return None if schedule is None else StrategyCall(schedule, self.topology)
 
     def measured(self, direction: str) -> Mapping[str, float]:
         """The measured seconds of this very call in a direction, by kernel. Empty on several hosts."""

@@ -104,22 +104,10 @@ class Topology:
     Attributes:
         axis_sizes: Ranks along each of a strategy's axes, in the strategy's order.
         ranks_per_host: Ranks on a host, next to one another in the mesh, or None if one host has all ranks.
-        mesh_order: The axes from the mesh's outermost to its innermost, whose ranks are next to one another. None for
-            the strategy's order.
-
-    Raises:
-        RequestError: The orders have different axes, or the ranks per host are invalid.
     """
 
     axis_sizes: tuple[tuple[str, int], ...]
     ranks_per_host: int | None = None
-    mesh_order: tuple[str, ...] | None = None
-
-    def __post_init__(self) -> None:
-        if self.mesh_order is not None and sorted(self.mesh_order) != sorted(self.sizes):
-            raise RequestError(f"a mesh of axes {self.mesh_order} was given; the strategy's are {tuple(self.sizes)}")
-        if self.ranks_per_host is not None and self.ranks_per_host < 1:
-            raise RequestError(f"{self.ranks_per_host} ranks a host were given; give 1 or more")
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -131,7 +119,7 @@ class Topology:
         ranks = self.sizes[axis]
         if self.ranks_per_host is None:
             return ranks
-        order = self.mesh_order or tuple(self.sizes)
+        order = tuple(self.sizes)
         stride = prod(self.sizes[inner] for inner in order[order.index(axis) + 1 :])
         return max(1, min(ranks, self.ranks_per_host // stride))
 

@@ -23,7 +23,6 @@ from longca_advice.memory import held_bytes
 from longca_advice.network import Link
 from longca_advice.request import Request
 from longca_advice.sources import Sources, sources
-from longca_advice.strategies import rank_strategies
 
 __all__ = ["recommend"]
 
@@ -112,6 +111,8 @@ def recommend(
     def rank(request: Request) -> Ranking:
         if ranks == 1:
             return rank_kernels(request)
+        from longca_advice.strategies import rank_strategies
+
         links = known.links(evidence_name(request.measured or where), per_node, between)
         return rank_strategies(request, ranks, links, tuple(strategies or provided.strategies))
 

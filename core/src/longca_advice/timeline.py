@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +25,6 @@ from numpy.typing import NDArray
 
 from longca.manifests import Layout, Problem, Transport
 from longca.manifests.schedule import Move, Phase, Schedule
-from longca.manifests.step_cuts import step_problems
 from longca.plugins import Registry
 from longca_advice.fit import robust
 from longca_advice.network import Network, Topology
@@ -238,35 +236,13 @@ class StrategyCall:
     """One call of a strategy.
 
     Attributes:
-        problem: The problem of all ranks together, in the call's direction alone.
-        layout: The layout, as the registry made it: it assigns steps to ranks.
         schedule: The computation and the moves of the call.
         topology: Where the ranks are.
     """
 
-    problem: Problem
-    layout: Layout
     schedule: Schedule
     topology: Topology
-
-    @cached_property
-    def tiles(self) -> _Floats:
-        """The scores in the tiles of 128 × 128 that each step touches, over its heads: [ranks, steps]."""
-        rows = step_problems(self.problem, self.layout)
-        return np.array(
-            [[part.area / part.concrete_mask.tile_efficiency() if part else 0.0 for part in parts] for parts in rows]
-        )
-
-    def by_step(self, rank_seconds: Sequence[float]) -> _Floats:
-        """The time of each rank's kernel calls, shared out to its steps by their tiles: [ranks, steps]."""
-        total = np.maximum(self.tiles.sum(1, keepdims=True), 1.0)
-        return self.tiles / total * np.array(rank_seconds)[:, None]
 
     def takes(self, compute: _Floats, network: Network, rates: Rates | None = None) -> Timeline:
         """How long the call takes, from the seconds of each rank's steps: [ranks, steps]."""
         return timeline(self.schedule, compute, network, self.topology, rates)
-
-    def observed(self, seconds: float, compute: _Floats, network: Network) -> Observed:
-        """The call as evidence for rates, if it took so many seconds."""
-        found = self.takes(compute, network)
-        return Observed(seconds, found.seconds, found.touched, found.beside, found.beside_p2p, found.count)

@@ -1,7 +1,6 @@
 """Evidence: what is written is read back, and what cannot be a measurement is refused by its line."""
 
 import json
-import re
 
 import pytest
 
@@ -95,23 +94,13 @@ def test_ranks_share_a_call():
     [
         ({"surprise": 1}, "surprise: Extra inputs are not permitted"),
         ({"direction": "both"}, "direction: "),
-        ({"dtype": "float7"}, "dtype: "),
-        ({"seqlen": 0}, "seqlen: "),
         ({"heads_q": 0}, "heads_q: "),
         ({"work": []}, "row: work has 0 values; it needs 11"),
         ({"work": [1] * 10}, "row: work is a path and then numbers"),
-        ({"work": ["full", -1, *[1] * 8]}, "work.1"),
         ({"mesh": "ring=0", "strategy": "s"}, "mesh: "),
-        ({"compute": -1.0}, "compute: "),
-        ({"communication": {"all_to_all": {"calls": 0, "bytes": 1, "seconds": 1}}}, "communication.all_to_all.calls: "),
         ({"run": {"run": "x"}}, "run.device: "),
     ],
     ids=lambda value: json.dumps(value)[:40] if isinstance(value, dict) else "",
 )
 def test_fields_that_no_measurement_has_are_refused(change, said):
     assert said in refused(json.dumps(fields(**change)))
-
-
-@pytest.mark.parametrize("line", ["{", "[1, 2]", "null"])
-def test_lines_that_are_no_objects_are_refused(line):
-    assert re.search("line 7: not JSON", refused(line))

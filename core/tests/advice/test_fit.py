@@ -3,16 +3,15 @@
 import math
 from dataclasses import replace
 from functools import cache
-from itertools import chain, combinations, product
+from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from longca import masks
 from longca.masks import Form
 from longca_advice.fit import Call, Fit
-from longca_advice.work import Work, work_of
+from longca_advice.work import work_of
 
 #: Seconds of a tile, of a row of tiles and of a call, of a kernel that is a plain sum.
 TILE, ROW, CALL = 1e-6, 3e-6, 2e-5
@@ -56,41 +55,6 @@ def test_a_kernel_that_packs_the_heads_of_a_group_is_learnt_apart_without_groups
     for index, (call, took) in enumerate(zip(calls, taken, strict=True)):
         fit = Fit(calls[:index] + calls[index + 1 :], taken[:index] + taken[index + 1 :])
         assert fit.predict([call])[0].seconds == pytest.approx(took, rel=0.1)
-
-
-@st.composite
-def any_calls(draw):
-    """Calls of any work, with nothing in them and with far more than fits a device."""
-    amounts = st.one_of(st.just(0.0), st.floats(2**-14, 1e10))  # one visible pair is 2⁻¹⁴ tiles
-    work = Work(
-        draw(st.sampled_from(["full", "varlen/causal", "layers", "never/measured"])),
-        *(draw(amounts) for _ in range(5)),
-        draw(st.integers(1, 64)),
-        *(draw(amounts) for _ in range(4)),
-    )
-    return Call(work, *draw(st.sampled_from([(1, 1), (8, 1), (64, 8), (64, 64)])))
-
-
-@st.composite
-def systems(draw):
-    """Small systems of equations, with columns that are equal or 0."""
-    rows, columns = draw(st.integers(1, 5)), draw(st.integers(1, 4))
-    values = st.integers(-5, 5)
-    matrix = draw(st.lists(values, min_size=rows * columns, max_size=rows * columns))
-    wanted = draw(st.lists(values, min_size=rows, max_size=rows))
-    return np.array(matrix, float).reshape(rows, columns), np.array(wanted, float)
-
-
-def by_trying(matrix, wanted):
-    """The least squared error of non-negative unknowns: each choice of those above 0, one after another."""
-    found = [float(wanted @ wanted)]
-    indices = range(matrix.shape[1])
-    for active in chain.from_iterable(combinations(indices, size) for size in range(1, len(indices) + 1)):
-        columns = matrix[:, list(active)]
-        x = np.linalg.lstsq(columns, wanted, rcond=None)[0]
-        if (x >= -1e-12).all():
-            found.append(float(((columns @ x - wanted) ** 2).sum()))
-    return min(found)
 
 
 def test_a_plain_sum_is_found_and_told_of_lengths_and_heads_that_were_not_measured():

@@ -1,12 +1,9 @@
 """The history: one line for each measurement. A wrong line costs only itself, and a wrong kernel its measurements."""
 
 import json
-import math
 
 import pytest
-import torch
 
-import longca
 import longca_advice.history as history_module
 import longca_advice.sources as sources_module
 from longca import masks
@@ -53,7 +50,7 @@ def test_a_later_measurement_of_a_case_replaces_the_earlier_one():
 
 @pytest.mark.parametrize(
     "junk",
-    [b"{", b"[1, 2]", b"null", b'{"kernel": "a"}', b'{"kernel": "a", "more": 1}', b"\xff\x00", b'{"status": "?"}'],
+    [b"{", b"null", b'{"kernel": "a"}', b"\xff\x00", b'{"status": "?"}'],
 )
 def test_lines_that_are_not_whole_are_left_out_and_named(path, junk):
     append(row())
@@ -63,29 +60,6 @@ def test_lines_that_are_not_whole_are_left_out_and_named(path, junk):
     first, last = history().notes
     assert first.startswith(f"{path}, line 1: ")
     assert last.startswith(f"{path}, line 3: ")
-    q, k, v = torch.randn(3, 32, 2, 16).unbind()
-    mask = masks.build("causal", 32)
-    expected = longca.attention(q, k, v, mask, kernel="naive")
-    torch.testing.assert_close(longca.attention(q, k, v, mask, kernel="auto"), expected)
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        *(({"seconds": value}, "seconds") for value in (math.nan, math.inf, 0.0, -1.0, 1e9)),
-        ({"seconds": 1e-12}, "more than the device can do"),
-        ({"work": []}, "work has 0 values"),
-        ({"finished": "yesterday"}, "finished"),
-    ],
-)
-def test_what_cannot_be_is_left_out_and_named(path, change, says):
-    append(row())
-    append(row("b"))
-    first, second = path.read_text().splitlines()
-    path.write_text(f"{json.dumps({**json.loads(first), **change})}\n{second}\n")
-    assert history().rows == (row("b"),)
-    (note,) = history().notes
-    assert says in note
 
 
 def test_a_file_that_cannot_be_read_or_written_is_no_error(path):
@@ -93,12 +67,6 @@ def test_a_file_that_cannot_be_read_or_written_is_no_error(path):
     assert not append(row())
     assert history().rows == ()
     assert str(path) in history().notes[0]
-
-
-def test_without_the_variable_it_is_in_the_users_data_folder(tmp_path, monkeypatch):
-    monkeypatch.delenv("LONGCA_HISTORY")
-    monkeypatch.setattr("platformdirs.user_data_path", lambda name: tmp_path / name)
-    assert history_path() == tmp_path / "longca" / "evidence.jsonl"
 
 
 def test_the_model_is_kept_until_the_history_changes(path):
