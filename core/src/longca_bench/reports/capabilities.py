@@ -74,10 +74,8 @@ class Question:
     def describe(self) -> str:
         """The question in a few words, without the device."""
         heads = f"{self.heads[0]}:{self.heads[1]} heads" if self.heads else "heads 64:8, else 8:8"
-        dim = (
-            f"head dimension {self.head_dim}" if self.head_dim else f"head dimension {HEAD_DIM}, else {OTHER_HEAD_DIM}"
-        )
-        return f"{self.dtype or 'bfloat16, else any dtype'}; {heads}; {dim}"
+        dim = self.head_dim or f"{HEAD_DIM}, else {OTHER_HEAD_DIM}"
+        return f"{self.dtype or 'bfloat16, else any dtype'}; {heads}; head dimension {dim}"
 
     def problem(self, pattern: Pattern, direction: Direction) -> Problem:
         """The problem, with the usual value for each open one."""

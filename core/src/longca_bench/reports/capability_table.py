@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
 
 from rich.columns import Columns
 from rich.console import Console
@@ -41,31 +40,24 @@ def abbreviations(patterns: Iterable[str]) -> dict[str, str]:
 
 def print_matrix(console: Console, kernels: Mapping[str, KernelManifest], patterns: list[str], matrix: Matrix) -> None:
     """Prints the matrix and its legend. A narrow terminal gets several tables."""
-    names = max([len("kernel"), *(len(name) + 2 for name in kernels)]) + 1
-    longest = max(len(word) for name in patterns for word in name.split("_"))
-    wide = names + len(patterns) * (longest + 1) <= console.width
     short = abbreviations(patterns)
-    heads = {name: printable(name).replace("_", "\n") if wide else short[name] for name in patterns}
-    column = max(longest if wide else 0, *map(len, short.values())) + 1
+    names = max([len("kernel"), *(len(name) + 2 for name in kernels)]) + 1
+    column = max(map(len, short.values())) + 1
     at_once = max(1, (console.width - names) // column)
     for start in range(0, len(patterns), at_once):
-        shown = {name: heads[name] for name in patterns[start : start + at_once]}
-        console.print(_table(kernels, shown, matrix, names, column))
+        console.print(_table(kernels, {name: short[name] for name in patterns[start : start + at_once]}, matrix, names))
         console.print()
     _print_legend(console)
-    if not wide:
-        console.print()
-        _print_columns(console, short)
+    console.print()
+    entries = [f"[bold]{safe(head)}[/] {safe(name)}" for name, head in short.items()]
+    console.print(Columns(entries, padding=(0, 2), column_first=True))
 
 
-def _table(
-    kernels: Mapping[str, KernelManifest], heads: Mapping[str, str], matrix: Matrix, names: int, column: int
-) -> Table:
+def _table(kernels: Mapping[str, KernelManifest], heads: Mapping[str, str], matrix: Matrix, names: int) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    align: Literal["left", "center"] = "center" if any("\n" in head for head in heads.values()) else "left"
-    table.add_column("kernel", min_width=names - 1, no_wrap=True, vertical="bottom")
+    table.add_column("kernel", min_width=names - 1, no_wrap=True)
     for head in heads.values():
-        table.add_column(Text(head), min_width=column - 1, justify=align, vertical="bottom", no_wrap=True)
+        table.add_column(Text(head), no_wrap=True)
     family = ""
     for name, manifest in kernels.items():
         if manifest.family != family:
@@ -102,12 +94,6 @@ def _print_legend(console: Console) -> None:
     console.print(legend)
 
 
-def _print_columns(console: Console, short: Mapping[str, str]) -> None:
-    """Prints the abbreviations in columns."""
-    entries = [f"[bold]{safe(head)}[/] {safe(name)}" for name, head in short.items()]
-    console.print(Columns(entries, padding=(0, 2), column_first=True))
-
-
 def print_notes(console: Console, kernels: Mapping[str, KernelManifest], matrix: Matrix, question: Question) -> None:
     """Prints the reasons against kernels, and the values that kernels need instead of the usual ones. Each once."""
     said: list[tuple[str, str]] = []
@@ -123,13 +109,9 @@ def print_notes(console: Console, kernels: Mapping[str, KernelManifest], matrix:
         found = installs(reason for reason, _ in refused)
         commands += [(name, command) for command in found]
         where = _masks_of_devices(refused)
-        said += [
-            (
-                f"{name}{where.get(reason, '')}",
-                str(replace(reason, advice="") if found else reason).removeprefix(f"{name} "),
-            )
-            for reason, _ in refused
-        ]
+        for reason, _ in refused:
+            sentence = str(replace(reason, advice="") if found else reason)
+            said.append((f"{name}{where.get(reason, '')}", sentence.removeprefix(f"{name} ")))
         said += [(name, note) for note in _detours(cells, question)]
     for title, lines in (("", by_reason(said)), ("To install missing packages:", by_reason(commands))):
         if not lines:
@@ -170,23 +152,16 @@ def print_strategies(console: Console, strategies: Mapping[str, StrategyManifest
 def _detours(cells: Iterable[Cell], question: Question) -> Iterable[str]:
     """The values that the question left open and that a kernel needs instead of the usual ones."""
     found: dict[str, list[str]] = {}
-    total = 0
-    for cell in cells:
-        if cell.reach is Reach.NONE:
-            continue
-        total += 1
-        problem = cell.problem
-        values = {
-            f"{problem.dtype}, not bfloat16": question.dtype is None and problem.dtype != "bfloat16",
-            "MHA, not GQA": question.heads is None and not problem.is_gqa,
-            f"head dimension {problem.head_dim}, not {HEAD_DIM}": (
-                question.head_dim is None and problem.head_dim != HEAD_DIM
-            ),
-        }
-        for value in (value for value, unusual in values.items() if unusual):
-            found.setdefault(value, []).append(problem.mask.label)
+    problems = [cell.problem for cell in cells if cell.reach is not Reach.NONE]
+    for problem in problems:
+        if question.dtype is None and problem.dtype != "bfloat16":
+            found.setdefault(f"{problem.dtype}, not bfloat16", []).append(problem.mask.label)
+        if question.heads is None and not problem.is_gqa:
+            found.setdefault("MHA, not GQA", []).append(problem.mask.label)
+        if question.head_dim is None and problem.head_dim != HEAD_DIM:
+            found.setdefault(f"head dimension {problem.head_dim}, not {HEAD_DIM}", []).append(problem.mask.label)
     for value, patterns in found.items():
-        where = "" if len(patterns) == total else f", for {', '.join(dict.fromkeys(patterns))}"
+        where = "" if len(patterns) == len(problems) else f", for {', '.join(dict.fromkeys(patterns))}"
         yield f"takes {value}{where}"
 
 

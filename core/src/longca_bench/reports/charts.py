@@ -171,11 +171,11 @@ def _chart(rows: DataFrame, names: Sequence[str]) -> Any:
     values = [
         {
             "kernel": printable(row["kernel"]), "tokens": row["seqlen"], "status": row["status"],
-            "speed": row["tflops"] * by if row["tflops"] > 0 else None,
-            **{name: by * row["flops"] / row[end] / 1e9 if row[end] > 0 else None
+            "speed": _positive(row["tflops"], by) if row["status"] == "ok" else None,
+            "hollow": _positive(row["tflops"], by) if row["status"] != "ok" else None,
+            **{name: by * row["flops"] / row[end] / 1e9 if row["status"] == "ok" and row[end] > 0 else None
                for name, end in (("slow", "high_ms"), ("fast", "low_ms"))},
-            **{name: float(row[field]) if row[field] == row[field] and (row[field] or 0) > 0 else None
-               for name, field in (("peak", "peak_bytes"), ("mask", "metadata_bytes"))},
+            "peak": _positive(row["peak_bytes"]), "mask": _positive(row["metadata_bytes"]),
         }
         for row in rows.astype(object).where(rows.notna(), float("nan")).to_dict("records")
     ]  # fmt: skip
@@ -186,39 +186,40 @@ def _chart(rows: DataFrame, names: Sequence[str]) -> Any:
     def some(chosen: list[dict[str, Any]]) -> Any:
         return alt.Chart(alt.InlineData(chosen)).encode(x=x, color=colour)
 
-    measured = [value for value in values if value["speed"] is not None]
-    sure = [value if value["status"] == "ok" else {**value, "speed": None} for value in values]
     y = alt.Y("speed:Q", title=unit, scale=alt.Scale(domainMin=0))
+    sure, suspect = ([value for value in values if value[name] is not None] for name in ("speed", "hollow"))
+    points = some(sure).mark_point(filled=True, opacity=1, size=45)
     layers = [
-        some(sure).mark_line(invalid="break-paths-show-path-domains").encode(y=y),
-        some([value for value in measured if value["status"] == "ok"]).mark_rule().encode(y="slow:Q", y2="fast:Q"),
-        some([value for value in measured if value["status"] == "ok"])
-        .mark_point(filled=True, opacity=1, size=45)
-        .encode(y=y, shape=shape),
-        some([value for value in measured if value["status"] != "ok"]).mark_point(size=45).encode(y=y, shape=shape),
+        some(values).mark_line(invalid="break-paths-show-path-domains").encode(y=y),
+        some(sure).mark_rule().encode(y="slow:Q", y2="fast:Q"),
+        points.encode(y=y, shape=shape),
+        some(suspect).mark_point(size=45).encode(y="hollow:Q", shape=shape),
     ]
     panels = [alt.layer(*layers).properties(width=380, height=220)]
     failed = [
         {**value, "word": word(value["status"])}
         for value in values
-        if value["status"] not in ("ok", *_UNTRIED) and value["speed"] is None
+        if value["status"] not in ("ok", *_UNTRIED) and value["hollow"] is None
     ]
     if failed:
         rows_ = some(failed).encode(y=alt.Y("kernel:N", title=None, axis=alt.Axis(grid=False)), text="word:N")
         marks = alt.layer(rows_.mark_point(shape="square", filled=True), rows_.mark_text(align="left", dx=6))
         panels.append(marks.properties(width=380, height=alt.Step(16)))
     if any(value["peak"] or value["mask"] for value in values):
-        sizes = alt.Scale(type="log", base=2)
-        peak = some([v for v in values if v["peak"]]).mark_line(point=True)
-        own = some([v for v in values if v["mask"]]).mark_line(strokeDash=[4, 3])
-        labels = alt.Axis(labelExpr=_BYTES, tickCount=5)
-        layer = alt.layer(
-            peak.encode(y=alt.Y("peak:Q", title="memory", scale=sizes, axis=labels)),
-            own.encode(y=alt.Y("mask:Q", title="memory", scale=sizes, axis=labels)),
-        )
-        panels.append(layer.properties(width=380, height=90))
+        sizes, labels = alt.Scale(type="log", base=2), alt.Axis(labelExpr=_BYTES, tickCount=5)
+        lines = [
+            some([value for value in values if value[name]])
+            .mark_line(**look)
+            .encode(y=alt.Y(f"{name}:Q", title="memory", scale=sizes, axis=labels))
+            for name, look in (("peak", {"point": True}), ("mask", {"strokeDash": [4, 3]}))
+        ]
+        panels.append(alt.layer(*lines).properties(width=380, height=90))
     title = alt.TitleParams(_title(rows), subtitle=list(_caption(rows)), anchor="start", subtitleFontSize=9)
     return alt.vconcat(*panels, title=title).resolve_scale(x="shared", color="shared").configure_view(stroke=None)
+
+
+def _positive(value: Any, by: float = 1.0) -> float | None:
+    return float(value) * by if value == value and (value or 0) > 0 else None
 
 
 def _title(chart: DataFrame) -> str:

@@ -103,9 +103,9 @@ def _scaled(field: str, by: float) -> Callable[[Rows], Series]:
     return lambda rows: rows[field].astype("float64") * by
 
 
-def _run_names(of: Callable[[Any], Any]) -> Callable[[Rows], Series]:
+def _run_name(rows: Rows) -> Series:
     """The name of each row's run, with characters that can be printed."""
-    return lambda rows: rows["run_number"].map([printable(str(of(run))) for run in rows.runs].__getitem__)
+    return rows["run_number"].map([printable(run.folder.name) for run in rows.runs].__getitem__)
 
 
 def _in_training(name: str) -> Callable[[Rows], Series]:
@@ -239,8 +239,7 @@ _ALL = (
     Column("status_place", derive=lambda rows: (rows["status"] == "unsupported").astype(int)),
     # Which run, and which mask of it.
     Column("draw", derive=_by_row("{} {} {}".format, "run_number", "mask_digest", "seed")),
-    _code("run", derive=_run_names(lambda run: run.folder.name)),
-    _name("folder", derive=_run_names(lambda run: run.folder)),
+    _code("run", derive=_run_name),
     # What came of it.
     _name("status"),
     _name("message", "why", wrap=True),

@@ -200,22 +200,23 @@ def draw_layout(made: Arrangement) -> Figure:
     scene = Scene(made)
     count = len(made.calls)
     calls = list(range(count)) if count <= MOST_CALLS else [*range(MOST_CALLS - 1), count - 1]
-    grids = {"q, k, v held": scene.strip(scene.shards)[:, None].repeat(made.problem.heads_q, 1)}
-    grids |= {"exchanged": scene.by_heads()}
-    before = list(grids) if made.splits_heads else []
-    across, down = _shape(len(scene.panels(0)))
-    widths = [*([0.9] * len(before)), *([1.75 * across] * len(calls))]
+    held = scene.strip(scene.shards)[:, None].repeat(made.problem.heads_q, 1)
+    grids = {"q, k, v held": held, "exchanged": scene.by_heads()} if made.splits_heads else {}
+    panels = len(scene.panels(0))
+    across = 1 if panels < 3 else 2 if panels <= 8 else 4
+    down = -(-panels // across)
+    widths = [*([0.9] * len(grids)), *([1.75 * across] * len(calls))]
     lanes = list(dict.fromkeys(("computes", *(bar.lane for bar in scene.bars()))))
     heights = [1.75 * down + 0.75, 0.3 * len(lanes) + 0.75]
     figure = Figure(figsize=(max(sum(widths), 5.5), sum(heights) + 0.8), dpi=200, layout="constrained")
     parts: Any = figure.subfigures(2, 1, height_ratios=heights)
     top, bottom = parts
     columns = np.ravel(top.subfigures(1, len(widths), width_ratios=widths))
-    for column, name in zip(columns, before, strict=False):
-        _draw_grid(column, name, grids[name])
+    for column, (name, grid) in zip(columns, grids.items(), strict=False):
+        _draw_grid(column, name, grid)
     moves = [scene.moves(call) + (scene.moves(count) if call + 1 == count else []) for call in calls]
     most = max(map(len, moves), default=0)
-    for column, call, words in zip(columns[len(before) :], calls, moves, strict=True):
+    for column, call, words in zip(columns[len(grids) :], calls, moves, strict=True):
         _draw_call(column, scene, call, (down, across))
         below = "\n".join([*words, *[" "] * (most - len(words))])  # as many lines below each call
         column.supxlabel(below, fontsize=_SMALL_FONT - 0.5, parse_math=False)
@@ -267,22 +268,13 @@ def _check_ranks(ranks: int) -> None:
         )
 
 
-def _shape(panels: int) -> tuple[int, int]:
-    """Masks side by side in a column, and below one another."""
-    across = 1 if panels < 3 else 2 if panels <= 8 else 4
-    return across, -(-panels // across)
-
-
 def _title(scene: Scene) -> list[str]:
     """The title, and the parts that a picture simplifies or leaves out."""
     made, problem = scene.made, scene.made.problem
     mesh = " × ".join(f"{axis} {size}" for axis, size in made.axis_sizes.items())
     ranks = f"{made.world_size} ranks" + (f" ({mesh})" if len(made.axis_sizes) > 1 else "")
-    heads = f"{problem.heads_q}:{problem.num_heads_kv}"
-    lines = [
-        f"{made.title}: {ranks}, {heads} heads, {problem.concrete_mask.label}, {made.placement} placement, "
-        f"{problem.direction}"
-    ]
+    about = f"{problem.heads_q}:{problem.num_heads_kv} heads, {problem.concrete_mask.label}"
+    lines = [f"{made.title}: {ranks}, {about}, {made.placement} placement, {problem.direction}"]
     if scene.tokens > 1:
         lines.append(f"Cells are blocks of {scene.tokens} tokens in the colour of the middle token's rank.")
     if problem.concrete_mask.heads > 1:
