@@ -19,7 +19,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 #: A shared machine may be slow in any example.
-_COMMON = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+_COMMON = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("dev", _COMMON)
 settings.register_profile("ci", _COMMON, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")

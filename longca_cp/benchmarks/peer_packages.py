@@ -12,9 +12,9 @@
 | `torch allgather` | `ring_all_gather` | likewise | likewise |
 
 Sources: https://github.com/feifeibear/long-context-attention (arXiv 2405.07719),
-https://github.com/zhuzilin/ring-flash-attention, https://github.com/axolotl-ai-cloud/ringmaster (`peer_ringmaster`),
-and torch.distributed.tensor.experimental of PyTorch, which computes by cuDNN on GPUs alone. MagiAttention is no peer:
-its release on PyPI (0.0.1) is an empty package, and its repository builds CUDA extensions of its own.
+https://github.com/zhuzilin/ring-flash-attention, https://github.com/axolotl-ai-cloud/ringmaster,
+and torch.distributed.tensor.experimental of PyTorch, which computes by cuDNN on GPUs alone. The other peers compute by
+the package flash_attn. MagiAttention is no peer: its release on PyPI (0.0.1) is an empty package.
 """
 
 from __future__ import annotations
@@ -22,25 +22,22 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import torch
-from peer_flash import is_installed, replaced, stand_in
-from peer_ranks import Ranks
-from peer_ringmaster import ring_call, ulysses_call
-from peer_subjects import Case, Subject
+from peer_subjects import Case, Ranks, Subject
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-import longca
-from longca.manifests import Layout, Problem, installed_version
+from longca.manifests import Layout
 from longca_bench.suites.meshes import equal_mesh
 
-__all__ = ["PEERS", "Peer", "flash_attn"]
+__all__ = ["PEERS", "Peer"]
 
 _PACKAGES = {
     "yunchang": "yunchang",
@@ -49,6 +46,8 @@ _PACKAGES = {
     "torch": "torch.distributed.tensor.experimental._attention",
 }
 _HEADS_K_STRIDE = 4  # KV heads that the Llama 3 function gathers at a time in its repository's own benchmark
+
+_Call = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -73,8 +72,7 @@ class Peer:
         Raises:
             Exception: Any error of importing its package.
         """
-        package = _imported(self.distribution)
-        return self.prepare(self, package, case)
+        return self.prepare(self, _imported(self.distribution), case)
 
     def unavailable(self, ranks: Ranks) -> str | None:
         """The reason why it cannot be measured on these ranks, or None."""
@@ -83,27 +81,16 @@ class Peer:
         return ranks.attempt(lambda: _imported(self.distribution))[1]
 
 
-def flash_attn(problem: Problem) -> str:
-    """The package that the peers compute by. Its stand-in is loaded if it is missing.
-
-    Args:
-        problem: A problem that our fa3 takes.
-    """
-    if is_installed():
-        return f"flash-attn {installed_version('flash-attn')}"
-    return f"FA3 operators in place of it ({longca.registry().load('fa3').backend(problem)})"
-
-
 @cache
 def _imported(distribution: str) -> ModuleType:
-    """A peer's package, with flash_attn or its stand-in, and without other imports.
+    """A peer's package, without imports of others.
 
     yunchang imports FlashInfer if it is installed, and ring-flash-attn's adapters for Hugging Face's models import
     transformers.
     """
     adapters = ModuleType("ring_flash_attn.adapters")
     vars(adapters).update(substitute_hf_flash_attn=None, update_ring_flash_attn_params=None)
-    with nullcontext() if is_installed() else stand_in(), replaced({"flashinfer": None, adapters.__name__: adapters}):
+    with mock.patch.dict("sys.modules", {"flashinfer": None, adapters.__name__: adapters}):
         return importlib.import_module(_PACKAGES[distribution])
 
 
@@ -159,13 +146,48 @@ def _llama3(peer: Peer, package: ModuleType, case: Case) -> Subject:
 
 
 def _ringmaster_ulysses(peer: Peer, _package: ModuleType, case: Case) -> Subject:
+    """Its Ulysses without transformers, on the functions of flash_attn."""
+    ulysses: Any = importlib.import_module("ringmaster.strategies.ulysses")
+    runtime = importlib.import_module("ringmaster.runtime")
+    attend = importlib.import_module("flash_attn.flash_attn_interface").flash_attn_func
+
+    def inner(
+        _module: Any, q: Tensor, k: Tensor, v: Tensor, _mask: None, dropout: float, scaling: float, is_causal: bool
+    ) -> tuple[Tensor, None]:
+        by_token = (x.transpose(1, 2) for x in (q, k, v))
+        return attend(*by_token, dropout_p=dropout, softmax_scale=scaling, causal=is_causal), None
+
+    ulysses._resolve_inner = lambda _name: inner
+    group = torch.distributed.group.WORLD
+    runtime.set_runtime(runtime.CPRuntime(config=None, ulysses_group=group, cp_group=group))
+    forward, module = ulysses.make_ulysses_attention("flash_attention_2"), torch.nn.Module()
+
+    def call(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out: Tensor = forward(module, *(x.transpose(1, 2) for x in (q, k, v)), None, is_causal=case.causal)[0]
+        return out
+
     layout = case.layout("ulysses", {"ulysses": case.ranks.size}, "contiguous")
-    return Subject(peer.name, case, layout, ulysses_call(case), peer_of=peer.peer_of)
+    return Subject(peer.name, case, layout, call, peer_of=peer.peer_of)
 
 
 def _ringmaster_ring(peer: Peer, _package: ModuleType, case: Case) -> Subject:
+    ring: Any = importlib.import_module("ringmaster.ring.p2p_attn")
+    zigzag: Any = importlib.import_module("ringmaster.ring.zigzag")
+    flash: Any = importlib.import_module("flash_attn.flash_attn_interface")
+    ring._flash_ops = zigzag._flash_ops = lambda *_: (flash._flash_attn_forward, flash._flash_attn_backward)
+    group = torch.distributed.group.WORLD
+
+    def call(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        by_head = [x.transpose(1, 2) for x in (q, k, v)]
+        out: Tensor = (
+            zigzag.ZigzagRingAttention.apply(*by_head, group, None)
+            if case.causal
+            else ring.RingP2PAttention.apply(*by_head, group, False, None)
+        )
+        return out
+
     about = {"function": "ZigzagRingAttention" if case.causal else "RingP2PAttention"}
-    return Subject(peer.name, case, _on_ring(case), ring_call(case), peer_of=peer.peer_of, about=about)
+    return Subject(peer.name, case, _on_ring(case), call, peer_of=peer.peer_of, about=about)
 
 
 def _torch(rotation: str) -> Callable[[Peer, ModuleType, Case], Subject]:
@@ -202,7 +224,7 @@ def _on_ring(case: Case) -> Layout:
     return case.layout("ring_p2p", {"ring": case.ranks.size}, "zigzag" if case.causal else "contiguous")
 
 
-def _causally(function: Callable[..., Tensor], case: Case) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+def _causally(function: Callable[..., Tensor], case: Case) -> _Call:
     return lambda q, k, v: function(q, k, v, causal=case.causal)
 
 

@@ -1,14 +1,16 @@
-"""Subjects of the measurement. All have the same tensors of all tokens, and each holds a rank's part in its own way."""
+"""Subjects of the measurement. All have the same tensors of all tokens, and each holds a rank's part in its form."""
 
 from __future__ import annotations
 
+import datetime
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
-from peer_ranks import Ranks
+import torch.distributed as dist
 from torch import Tensor
 
 import longca
@@ -16,11 +18,46 @@ from longca.kernels.base import Kernel
 from longca.manifests import Layout, Problem
 from longca.parallel.meshes import rank_in
 from longca_advice.fastest_layouts import place
+from longca_bench.measuring.shares import Share, by_heads, held_tokens, shares_of_all
 from longca_bench.measuring.strategy_parts import equal_share
+from longca_bench.ranks.world import JobWorld
 from longca_bench.suites.meshes import equal_mesh
 from longca_bench.verification.inputs import Inputs
 
-__all__ = ["FORMS", "Alone", "Case", "Form", "Subject", "Timed", "abreast", "alone", "ours"]
+__all__ = ["FORMS", "LIMIT", "Alone", "Case", "Expected", "Ranks", "Subject", "Timed", "alone", "ours"]
+
+_T = TypeVar("_T")
+
+#: Longer than compiling takes, and no longer: a peer that fails on some ranks alone leaves the others waiting.
+_TIMEOUT = datetime.timedelta(seconds=120)
+#: Relative Frobenius error above which a tensor is wrong: bfloat16 rounds by up to 2⁻⁹, and merging parts rounds again.
+LIMIT = 2e-2
+
+
+class Ranks(JobWorld):
+    """The processes that torchrun started, in torch.distributed's default process group.
+
+    Args:
+        kind: `cuda` for NCCL, `cpu` for gloo.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.device = torch.device(kind)
+        if kind == "cuda":
+            self.device = torch.device(kind, int(os.environ["LOCAL_RANK"]))
+            torch.cuda.set_device(self.device)
+        dist.init_process_group("nccl" if kind == "cuda" else "gloo", timeout=_TIMEOUT)
+        self._join(timeout=_TIMEOUT)
+
+    def attempt(self, call: Callable[[], _T]) -> tuple[_T | None, str | None]:
+        """What a call returns, and why it failed on the first rank on which it did; None where it failed on none."""
+        result, failure = None, None
+        try:
+            result = call()
+        except Exception as error:  # whatever a peer raises is its result
+            failure = f"{type(error).__name__}: {error}"
+        failures = [text for text in self.everyone(failure) if text is not None]
+        return (None, failures[0]) if failures else (result, None)
 
 
 @dataclass(frozen=True)
@@ -51,23 +88,11 @@ class Case:
         return longca.registry().layout(strategy, self.problem, axis_sizes, placement)
 
 
-@dataclass(frozen=True)
-class Form:
-    """A way to hold a rank's tokens. Both functions return views if memory allows it.
-
-    Attributes:
-        of: From [T, H, D].
-        back: To [T, H, D].
-    """
-
-    of: Callable[[Tensor], Tensor]
-    back: Callable[[Tensor], Tensor]
-
-
-FORMS = {
-    "THD": Form(lambda x: x, lambda x: x),
-    "BTHD": Form(lambda x: x[None], lambda x: x[0]),
-    "BHTD": Form(lambda x: x.transpose(0, 1).contiguous()[None], lambda x: x[0].transpose(0, 1)),
+#: The forms of a rank's tokens: the functions from [T, H, D] and back.
+FORMS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "THD": (lambda x: x, lambda x: x),
+    "BTHD": (lambda x: x[None], lambda x: x[0]),
+    "BHTD": (lambda x: x.transpose(0, 1).contiguous()[None], lambda x: x[0].transpose(0, 1)),
 }
 
 
@@ -116,7 +141,7 @@ class Subject:
 
     def __post_init__(self) -> None:
         self.places = self.places or range(self.case.ranks.size)
-        place, x, of = self.places[self.case.ranks.rank], self.case.inputs, FORMS[self.form].of
+        place, x, of = self.places[self.case.ranks.rank], self.case.inputs, FORMS[self.form][0]
         q, k, v, self._dout = (of(self.layout.shard(each, place)) for each in (x.q, x.k, x.v, x.dout))
         self._leaves = tuple(each.detach().requires_grad_() for each in (q, k, v))
 
@@ -137,23 +162,23 @@ class Subject:
         with self.around():
             out = self.forward()
             grads = self.backward(out)
-        back = FORMS[self.form].back
+        back = FORMS[self.form][1]
         return {name: back(x.detach()) for name, x in zip(("out", "dq", "dk", "dv"), (out, *grads), strict=True)}
 
 
 class Alone:
-    """The kernel without a strategy, on one rank's share of the heads.
+    """The kernel without a strategy on one rank's share of the heads, on rank 0 while the other ranks wait.
 
     Args:
-        name: `alone`, on rank 0 while the other ranks wait, or `abreast`, on all of them.
         kernel: The kernel.
         problem: The problem of the share.
         inputs: The share's tensors. None on ranks that wait.
     """
 
-    def __init__(self, name: str, kernel: Kernel, problem: Problem, inputs: Inputs | None) -> None:
-        self.name, self._kernel, self._inputs = name, kernel, inputs
-        self._plan = kernel.plan(problem)
+    name = "alone"
+
+    def __init__(self, kernel: Kernel, problem: Problem, inputs: Inputs | None) -> None:
+        self._kernel, self._inputs, self._plan = kernel, inputs, kernel.plan(problem)
 
     def around(self) -> AbstractContextManager[Any]:
         """Nothing."""
@@ -174,21 +199,12 @@ class Alone:
 
 
 def alone(case: Case) -> Alone | None:
-    """The kernel on one rank's share of the heads, on rank 0. None if heads do not divide."""
-    return _by_itself("alone", case, case.ranks.rank == 0)
-
-
-def abreast(case: Case) -> Alone | None:
-    """The same on every rank at once, each for itself."""
-    return _by_itself("abreast", case, True)
-
-
-def _by_itself(name: str, case: Case, computes: bool) -> Alone | None:
+    """The kernel on one rank's share of the heads. None if heads do not divide."""
     part = equal_share(case.problem, case.ranks.size)
     if part is None:
         return None
-    inputs = part.inputs(case.inputs) if computes else None
-    return Alone(name, longca.registry().load(case.kernel), part.problem(case.problem), inputs)
+    inputs = None if case.ranks.rank else part.inputs(case.inputs)
+    return Alone(longca.registry().load(case.kernel), part.problem(case.problem), inputs)
 
 
 def ours(strategy: str, case: Case, transport: str = "auto") -> Subject:
@@ -219,3 +235,43 @@ def ours(strategy: str, case: Case, transport: str = "auto") -> Subject:
     places = ranks.everyone(rank_in(mesh, axes))
     name = strategy if transport == "auto" else f"{strategy} by {transport}"
     return Subject(name, case, layout, call, kind="ours", form="THD", about=about, places=places)
+
+
+class Expected:
+    """out, dq, dk and dv of this rank's share of the heads, by the kernel with all tokens and no strategy.
+
+    Args:
+        case: The case.
+    """
+
+    def __init__(self, case: Case) -> None:
+        self._ranks = case.ranks
+        self._shares = shares_of_all(case.problem, case.ranks.size)
+        self._tensors = _computed(case, self._shares[case.ranks.rank])
+
+    def errors(self, subject: Subject, results: dict[str, Tensor]) -> dict[str, float]:
+        """The relative Frobenius error of each tensor over all ranks. All ranks call it.
+
+        Args:
+            subject: The subject of the results.
+            results: This rank's tokens: [T, H, D] each.
+        """
+        return {name: self._error(name, subject, x) for name, x in results.items()}
+
+    def _error(self, name: str, subject: Subject, mine: Tensor) -> float:
+        held = held_tokens(subject.layout, subject.places)
+        whole = by_heads(name, mine, held, self._shares, self._ranks)
+        expected = self._tensors.get(name, whole).float()
+        norms = (whole.float() - expected).norm().item() ** 2, expected.norm().item() ** 2
+        off, size = map(sum, zip(*self._ranks.everyone(norms), strict=True))
+        return float((off / size) ** 0.5)
+
+
+def _computed(case: Case, share: Share) -> dict[str, Tensor]:
+    if share.is_empty:
+        return {}
+    kernel = longca.registry().load(case.kernel)
+    x, plan = share.inputs(case.inputs), kernel.plan(share.problem(case.problem))
+    out, lse = kernel.forward(x.q, x.k, x.v, plan)
+    dq, dk, dv = kernel.backward(x.dout, x.q, x.k, x.v, out, lse, plan)
+    return {"out": out, "dq": dq, "dk": dk, "dv": dv}

@@ -13,8 +13,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from peer_ranks import Ranks
-from peer_subjects import Timed
+from peer_subjects import Ranks, Timed
 
 from longca_bench.measuring.timing import WARM, WARM_UP, flush_l2
 
@@ -61,13 +60,9 @@ class Turns:
     @property
     def settled(self) -> bool:
         """Whether the turns that count are there, and agree; all ranks find the same."""
-        if self.failure is not None:
-            return True
-        for turns in self.taken.values():
-            medians = [median(turn) for turn in turns[-ROUNDS:]]
-            if len(medians) < ROUNDS or max(medians) > (1 + SETTLED) * min(medians):
-                return False
-        return True
+        medians = [[median(turn) for turn in turns[-ROUNDS:]] for turns in self.taken.values()]
+        agree = all(len(each) == ROUNDS and max(each) <= (1 + SETTLED) * min(each) for each in medians)
+        return agree or self.failure is not None
 
     def take(self, budget: float) -> None:
         """One turn: the forward, and the backward of the last one's graph.
@@ -95,21 +90,17 @@ class Turns:
     def _warm_up(self, direction: str, call: Callable[[], Any]) -> float:
         """Calls until two in a row take as long, and says how long; the last one's peak of memory is kept."""
         seconds: list[float] = []
+        before, on_cuda = 0, self._ranks.device.type == "cuda"
         while len(seconds) < WARM_UP:
-            before = self._allocated()
+            if on_cuda:
+                torch.cuda.reset_peak_memory_stats()
+                before = torch.cuda.memory_allocated()
             seconds += self._calls(call, 1)[0]
             if len(seconds) > 1 and abs(seconds[-1] - seconds[-2]) < WARM * seconds[-1]:
                 break
-        if self._ranks.device.type == "cuda":
+        if on_cuda:
             self.peaks[direction] = self._ranks.everyone(torch.cuda.max_memory_allocated() - before)
         return seconds[-1]
-
-    def _allocated(self) -> int:
-        """Bytes that are allocated now, from which on the peak is counted."""
-        if self._ranks.device.type == "cpu":
-            return 0
-        torch.cuda.reset_peak_memory_stats()
-        return torch.cuda.memory_allocated()
 
     def _calls(self, call: Callable[[], Any], count: int) -> tuple[list[float], Any]:
         """Seconds of so many calls in a row, each on the slowest rank, and the last one's result."""

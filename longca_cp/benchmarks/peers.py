@@ -7,15 +7,13 @@ The peers (`peer_packages`) are yunchang, ring-flash-attn, Axolotl's ringmaster 
 
     pip install --no-deps yunchang ring-flash-attn axolotl-ringmaster
 
-A peer that is not installed is recorded as `unavailable`. yunchang and ring-flash-attn compute by the package
-flash_attn. If it is missing, they get FlashAttention-3's operators through the functions that they call (`peer_flash`).
-They and LongCA then compute by the same kernels, and the record says so.
+A peer that is not installed is recorded as `unavailable`. All but PyTorch's compute by the package flash_attn.
 
 All subjects get the same seeded tensors for each length and mask. `alone` is the kernel on one GPU with one rank's
-share of the heads, while the others wait. `abreast` is the same on all GPUs at once: the best that a strategy could
-reach. Each other subject is first compared with the kernel without a strategy, by the relative Frobenius error of its
-output and of every gradient. A subject with an error above 2 % is `wrong` and is not timed. Then all take turns
-(`peer_turns`), forward and backward apart, through autograd. A sample is the time on the slowest rank.
+share of the heads, while the others wait: the best that a strategy could reach. Each other subject is first compared
+with the kernel without a strategy, by the relative Frobenius error of its output and of every gradient. A subject with
+an error above 2 % is `wrong` and is not timed. Then all take turns (`peer_turns`), forward and backward apart, through
+autograd. A sample is the time on the slowest rank.
 
 A machine without GPUs can try LongCA's strategies on the CPU, with gloo. Peers compute on GPUs alone:
 
@@ -28,6 +26,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -37,10 +37,8 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from peer_errors import LIMIT, Expected
-from peer_packages import PEERS, flash_attn
-from peer_ranks import Ranks
-from peer_subjects import Case, Subject, abreast, alone, ours
+from peer_packages import PEERS
+from peer_subjects import LIMIT, Case, Expected, Ranks, Subject, alone, ours
 from peer_turns import DIRECTIONS, ROUNDS, Turns, take_turns
 
 from longca import Transport, masks, registry
@@ -110,8 +108,8 @@ class Entry:
 def measure(case: Case, asked: argparse.Namespace) -> list[dict[str, Any]]:
     """Prepares, checks and then times all subjects on one case. Returns the record's rows."""
     expected = Expected(case)
-    limits = [each for each in (alone(case), abreast(case)) if each is not None]
-    entries = [Entry({"name": each.name, "kind": each.name}, turns=Turns(each, case.ranks)) for each in limits]
+    limit = alone(case)
+    entries = [Entry({"name": "alone", "kind": "alone"}, turns=Turns(limit, case.ranks))] if limit else []
     entries += [
         _checked(_name(name, transport), "ours", None, partial(ours, name, transport=transport), case, expected)
         for name in asked.strategies
@@ -127,8 +125,8 @@ def measure(case: Case, asked: argparse.Namespace) -> list[dict[str, Any]]:
     for entry in entries:
         if entry.turns is not None and entry.turns.failure is not None:
             entry.fail("error", entry.turns.failure)
-    reached = next((entry.turns for entry in entries if entry.about["kind"] == "alone"), None)
-    return [row for entry in entries for row in entry.rows(case, reached)]
+    best = entries[0].turns if limit else None
+    return [row for entry in entries for row in entry.rows(case, best)]
 
 
 def _name(strategy: str, transport: str) -> str:
@@ -160,11 +158,10 @@ def _checked(
 def draw(seqlen: int, asked: argparse.Namespace, ranks: Ranks) -> Inputs:
     """Standard normal tensors of all tokens, the first rank's on every rank."""
     generator = torch.Generator(ranks.device).manual_seed(asked.seed)
-    dtype = torch_dtype(DTYPE)
 
     def normal(heads: int) -> torch.Tensor:
         shape = seqlen, heads, asked.head_dim
-        x = torch.randn(shape, dtype=dtype, device=ranks.device, generator=generator)
+        x = torch.randn(shape, dtype=torch_dtype(DTYPE), device=ranks.device, generator=generator)
         dist.broadcast(x, src=0)
         return x
 
@@ -174,16 +171,10 @@ def draw(seqlen: int, asked: argparse.Namespace, ranks: Ranks) -> Inputs:
 
 def case_of(pattern: str, seqlen: int, inputs: Inputs, asked: argparse.Namespace, ranks: Ranks) -> Case:
     """A length and a mask as a case."""
+    mask, device = masks.build(pattern, seqlen=seqlen), device_of(inputs.q)
     heads_q, heads_kv = asked.heads
-    problem = Problem(
-        mask=masks.build(pattern, seqlen=seqlen),
-        heads_q=heads_q,
-        heads_kv=heads_kv,
-        head_dim=asked.head_dim,
-        dtype=DTYPE,
-        device=device_of(inputs.q),
-        direction=Direction.BACKWARD,
-    )
+    sizes: dict[str, Any] = {"heads_q": heads_q, "heads_kv": heads_kv, "head_dim": asked.head_dim}
+    problem = Problem(mask=mask, dtype=DTYPE, device=device, direction=Direction.BACKWARD, **sizes)
     return Case(problem, pattern, inputs, asked.kernel, ranks)
 
 
@@ -242,7 +233,7 @@ def _about(asked: argparse.Namespace, ranks: Ranks, problem: Problem) -> dict[st
         "settings": {**settings, "dtype": DTYPE, "world_size": ranks.size, "rounds": ROUNDS, "limit": LIMIT},
         "versions": {name: installed_version(name) for name in names},
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if asked.device == "cuda" else None,
-        "flash_attn": flash_attn(problem) if problem.device.kind == "cuda" else None,
+        "flash_attn": installed_version("flash-attn"),
     }
 
 
@@ -267,7 +258,10 @@ def main() -> None:
                 torch.cuda.empty_cache()
     if ranks.rank == 0:
         show(rows)
-    ranks.leave()
+    # Threads of backends that a failed peer left waiting would abort a process that winds up, or hold it.
+    ranks.everyone(None)
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

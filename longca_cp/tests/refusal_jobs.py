@@ -1,7 +1,5 @@
 """The jobs of refusals: calls that are wrong on all ranks, or on one of them."""
 
-import os
-import time
 from functools import partial
 from unittest import mock
 
@@ -87,20 +85,6 @@ def outside(_size):
     return [*found, said(lambda: longca.layout(mask, **about, **given))]
 
 
-def fail_on(rank):
-    """Raises on one rank, while the others wait for it."""
-    if dist.get_rank() == rank:
-        raise ValueError("as it was to")
-    dist.barrier()
-
-
-def vanish():
-    """Ends the last rank's process, while the others wait for it."""
-    if dist.get_rank() == dist.get_world_size() - 1:
-        os._exit(3)
-    dist.barrier()
-
-
 def disagreements(size, whats):
     """The result of `disagreement` for each thing."""
     return [disagreement(size, what) for what in whats]
@@ -119,19 +103,14 @@ def disagreement(size, what):
         mask = masks.build("full", 40) if what == "mask" else causal
         other = {
             "transport": {"transport": "collectives"},
-            "transport that is none": {"transport": "pigeons"},
             "strategy": {"strategy": "ring_all_gather"},
             "unknown strategy": {"strategy": "ring"},
             "placement": {"placement": "contiguous"},
-            "layout": {"placement": layout},
             "kernel": {"kernel": "sdpa"},
             "softmax_scale": {"softmax_scale": 0.5},
             "deterministic": {"deterministic": True},
-            "allow_unverified": {"allow_unverified": True},
         }.get(what, {})
         changed = {
-            "heads": lambda x: x[:, :2],
-            "head_dim": lambda x: x[..., :4].contiguous(),
             "dtype": torch.Tensor.float,
             "direction": lambda x: x.clone().requires_grad_(),
             "shard length": lambda x: x[1:],
@@ -162,35 +141,6 @@ def known_masks_in_another_order(size):
         told = [said(partial(call, known[(turn + is_last) % 2])) for turn in range(3)]
     again = max(errors(attend(known[0], mine, **about), attend(known[0], given), layout, rank))
     return told, again
-
-
-def one_rank_beside_known_calls(size, what):
-    """What the ranks are told if the last one does not make the known call of the others, and how later calls go.
-
-    The last rank makes the known call after it was told, so that the others can end theirs.
-    """
-    mesh = mesh_of((("ring", size),))
-    is_last, rank = mesh.get_rank() == size - 1, mesh.get_rank()
-    about = {"strategy": "ring_p2p", "mesh": mesh, "placement": "contiguous", "kernel": "naive"}
-    known, given = masks.build("causal", 40), inputs(40, (4, 2), "float64")
-    layout = longca.layout(known, heads=(4, 2), head_dim=8, dtype="float64", **about)
-    mine = [layout.shard(x, rank) for x in given]
-    call = partial(longca.attention, *mine[:3], known, **about)
-    for _ in range(3):
-        call()
-    seconds, told = 0.0, ""
-    if is_last:
-        began = time.monotonic()
-        short = [x[1:] if what == "shard length" else x for x in mine[:3]]
-        other = {"another mask": masks.build("full", 40), "the mask anew": masks.build("causal", 40)}.get(what, known)
-        told = said(lambda: longca.attention(*short, other, **about))
-        seconds = time.monotonic() - began
-    call()
-    if not is_last:
-        told = said(call)
-    again = max(errors(attend(known, mine, **about), attend(known, given), layout, rank))
-    new = masks.build("full", 40)
-    return told, seconds, max(again, *errors(attend(new, mine, **about), attend(new, given), layout, rank))
 
 
 def call_of_one_rank(seconds):

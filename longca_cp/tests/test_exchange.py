@@ -13,7 +13,7 @@ from .test_strategies import sizes
 HERE = torch.device("cpu")
 
 
-@sizes(2, 3, 4)
+@sizes(2, 4)
 def test_a_ring_has_two_buffers_and_brings_all_keys_round(world):
     assert world.run("ring_buffers", world.size) == [(2, True)] * world.size
 

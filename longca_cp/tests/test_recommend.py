@@ -35,11 +35,6 @@ def reasons(found, strategy):
     return " ".join(" ".join(one.reasons) for one in found.refused if one.strategy == strategy)
 
 
-@pytest.fixture
-def several(request):
-    return ask(ranks=request.param)
-
-
 def test_each_of_the_five_is_ranked_on_a_host():
     found = ask(ranks=8)
     assert len({choice.strategy for choice in found.choices}) > 2
@@ -52,9 +47,8 @@ def test_each_of_the_five_is_ranked_on_a_host():
         assert {choice.strategy for choice in alone.choices} == {name}
 
 
-@pytest.mark.parametrize("ranks", [2, 8])
-def test_a_gpu_without_evidence_is_ranked_by_the_nearest_one(ranks):
-    here, there = (ask(device=name, ranks=ranks) for name in ("h100", "h200"))
+def test_a_gpu_without_evidence_is_ranked_by_the_nearest_one():
+    here, there = (ask(device=name, ranks=2) for name in ("h100", "h200"))
     assert [one.title for one in here.choices] == [one.title for one in there.choices]
     assert [one.seconds for one in here.choices] == [one.seconds for one in there.choices]
     (note,) = (note for note in here.notes if "evidence" in note)
@@ -62,12 +56,10 @@ def test_a_gpu_without_evidence_is_ranked_by_the_nearest_one(ranks):
     assert all("--network" in one.why for one in ask(device="h100", ranks=16).unmeasured)
 
 
-@pytest.mark.parametrize("ranks", [8])
-def test_each_strategy_is_ranked_for_block_sparse_masks(ranks):
+def test_each_strategy_is_ranked_for_block_sparse_masks():
     blocks = masks.build("uniform_block_sparse", 2**15, block=64, kept=0.1, heads=8, seed=0)
-    network = {} if ranks == 8 else {"network": "400Gb", "per_node": 8}
     for name, manifest in longca.registry().strategies.items():
-        found = ask(blocks, ranks=ranks, kernels=("bsa",), strategies=(name,), heads=(64, 8), **network)
+        found = ask(blocks, ranks=8, kernels=("bsa",), strategies=(name,), heads=(64, 8))
         assert [choice.kernel for choice in found.choices[:1]] == ["bsa"], reasons(found, name)
         assert set(found.choices[0].mesh.split(",")) <= {f"{axis}={n}" for axis in manifest.axes for n in range(1, 17)}
 
@@ -81,8 +73,8 @@ def test_heads_that_divide_for_none_leave_rings():
     assert named == ["usp on 1 of 2 meshes placed contiguous, zigzag, balanced"]
 
 
-@pytest.mark.parametrize("strategy", ["ring_p2p", "ring_all_gather", "usp"])
-def test_a_placement_that_the_mask_has_not_is_refused_by_its_name(strategy):
+def test_a_placement_that_the_mask_has_not_is_refused_by_its_name():
+    strategy = "usp"
     found = ask(ranks=4, strategies=(strategy,))
     assert {choice.strategy for choice in found.choices} == {strategy}
     assert [one.strategy for one in found.refused] == [f"{strategy} placed zigzag_document, whole_documents"]
@@ -99,12 +91,11 @@ def test_several_hosts_without_a_network_are_not_ranked():
     assert sum("--network" in line for line in lines) == 1
 
 
-@pytest.mark.parametrize(("ranks", "per_node"), [(16, 8), (4, 1)])
-def test_several_hosts_with_a_network_are_ranked_and_their_links_unverified(ranks, per_node):
-    found = ask(ranks=ranks, per_node=per_node, network="400Gb")
+def test_several_hosts_with_a_network_are_ranked_and_their_links_unverified():
+    found = ask(ranks=4, per_node=1, network="400Gb")
     assert found.best is not None
     assert sum("(unverified)" in note for note in found.notes) == 1
-    slower = ask(ranks=ranks, per_node=per_node, network="1Gb")
+    slower = ask(ranks=4, per_node=1, network="1Gb")
     assert slower.best.seconds.total > found.best.seconds.total
     assert any("waits" in note and "for links between hosts of 0 GB/s" in note for note in slower.notes)
 
@@ -117,10 +108,9 @@ def test_memory_below_the_tensors_says_how_many_devices_would_do():
     assert refused.advice == "Take up to 24576 tokens, or at least 22 devices"
 
 
-@pytest.mark.parametrize("several", [4, 8], indirect=True)
-def test_the_lines_to_paste_are_of_the_signature(several):
+def test_the_lines_to_paste_are_of_the_signature():
     taken = inspect.signature(longca.attention)
-    for choice in several.choices:
+    for choice in ask(ranks=4).choices:
         compile(choice.call, "call", "exec")
         *_, last = ast.parse(choice.call).body
         named = {each.arg: ast.unparse(each.value) for each in last.value.keywords}

@@ -14,9 +14,6 @@ class Posts:
     def __init__(self, deadline):
         self.deadline, self.came, self.given_up, self.done = deadline, set(), [], threading.Event()
 
-    def is_over(self, wait, index, seconds):
-        return seconds > self.deadline
-
     def has_come(self, awaited):
         return awaited in self.came
 
@@ -26,7 +23,7 @@ class Posts:
 
 
 def awaited(slot):
-    return Awaited(index=1, slot=slot, count=1, what="rows of a test", wait=slot)
+    return Awaited(index=1, slot=slot, count=1, what="rows of a test")
 
 
 def add(watch, *waits):

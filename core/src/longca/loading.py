@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from longca.errors import LongCAError, MissingPackageError, PluginError, UnsupportedError
 from longca.manifests import Layout, Manifest, missing
-from longca.manifests.memory import StrategyMemory
 from longca.manifests.schedule import Phase
+from longca.manifests.strategy import StrategyMemory
 from longca.plain_text import plain_text
 
 __all__ = ["BrokenFunctionError", "call_function", "describe", "instantiate", "load_object"]

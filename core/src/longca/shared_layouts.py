@@ -8,7 +8,7 @@ from typing import Any
 
 from longca.errors import RequestError, UnsupportedError
 from longca.manifests import Layout, Problem
-from longca.manifests.shared_placement import SharedPlacement
+from longca.manifests.strategy import SharedPlacement
 from longca.masks import Mask
 from longca.plugins import Registry
 

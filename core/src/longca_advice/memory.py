@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from longca.manifests import Direction, Layout, Problem, Transport
-from longca.manifests.memory import StrategyMemory
 from longca.manifests.offers import DTYPE_BYTES
 from longca.manifests.pairs import halves
 from longca.manifests.step_cuts import rank_areas, step_problems
+from longca.manifests.strategy import StrategyMemory
 from longca.masks import PATTERNS, Form
 from longca.plugins import Registry
 from longca_advice.evidence import Row

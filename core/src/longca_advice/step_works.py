@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longca.manifests import Layout
+from longca.manifests.step_cuts import part_areas
 from longca.masks import BlockSparseMask, Form, Mask, SliceMask
-from longca.masks.block_parts import part_areas
 from longca.plan_cache import PlanCache
 from longca_advice.costs import CostModel, Key
 from longca_advice.fit import Call, Calls

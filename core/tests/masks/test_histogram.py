@@ -30,16 +30,16 @@ def test_places_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([], "lengths.csv has no rows"),
-        ([(1, 2, -0.5)], "row 1: weight is -0.5"),
-        ([(5, 2, 1)], "row 1: lower 5 is not below upper 2"),
-        ([(-3, 2048, 1)], "lower is -3"),
-        ([(1, 2**31 + 1, 1)], "upper is 2147483649"),
-        ([(1, 2, float("nan"))], "weight is not finite"),
-        ([(1, "two", 1)], "upper is 'two', which is not a number"),
-        ([(1, 2, True)], "weight is True, which is not a number"),
-        ([(1, 2048, 1), (2049, 4096, 1)], "row 2: lower 2049 leaves a gap after .* must start at 2048.*add 1"),
-        ([(8, 16, 1), (1, 8, 1)], "row 2: lower 1 overlaps .* sort the rows"),
+        ([], "has no row"),
+        ([(1, 2, 0)], "has no row with a weight above 0"),
+        ([(1, 2, -0.5)], "row 1: 1, 2, -0.5 is no bin"),
+        ([(5, 2, 1)], "is no bin"),
+        ([(0, 2, 1)], "is no bin"),
+        ([(1, 2**31 + 1, 1)], "is no bin"),
+        ([(1, 2, float("nan"))], "is no bin"),
+        ([(1, "two", 1)], "is no bin"),
+        ([(1, 2048, 1), (2049, 4096, 1)], "row 2: lower is 2049; it must be 2048.*inclusive"),
+        ([(8, 16, 1), (1, 8, 1)], "row 2: lower is 1"),
     ],
 )
 def test_bad_rows_are_refused(rows: list[tuple[object, ...]], message: str) -> None:

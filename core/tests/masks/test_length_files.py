@@ -75,62 +75,40 @@ def test_lengths_are_read_in_order(name: str, content: str | bytes, form: str, t
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("name", "content", "message"),
     [
-        ("", "line 1: no column lower, upper, weight.*reads 'nothing'"),
-        ("lower;upper;weight\n1;4;1\n", "separated by commas"),
-        ("lower,upper,weight\n1,4,1,1\n", "line 2: 4 cells where the header has 3"),
-        ("lower,upper,weight\n1,4,1\n3,9,1\n", "line 3: lower 3 overlaps"),
-        ("lower,upper,weight\n1,,1\n", "line 2: upper is '', which is not a number"),
-        ("lower,upper,weight\n" + "9" * 200_000 + ",2,1\n", "line 2: not CSV: field larger"),
+        ("h.csv", "", "line 1 names no lower, upper, weight"),
+        ("h.csv", "lower;upper;weight\n1;4;1\n", "line 1 names no"),
+        ("h.csv", "lower,upper,weight\n1,4,0,5\n", "line 2: 1,4,0,5 is no bin"),
+        ("h.csv", "lower,upper,weight\n1,4,1\n3,9,1\n", "line 3: lower is 3; it must be 4"),
+        ("h.csv", "lower,upper,weight\n1,,1\n", "line 2: 1, , 1 is no bin"),
+        ("h.csv", "lower,upper,weight\n" + "9" * 200_000 + ",2,1\n", "no histogram: field larger"),
+        ("h.json", "", "no histogram: .*write a list of objects"),
+        ("h.json", "[[1, 2, " + "9" * 5000 + "]]", "no histogram"),
+        ("h.json", "[]", "has no row"),
+        ("h.json", '[{"lower": 1, "weight": 1}]', "upper"),
+        ("h.json", "[[1, 4, null]]", "item 1: 1, 4, None is no bin"),
+        ("h.json", "[1, 4]", "no histogram"),
     ],
 )
-def test_bad_csv_is_refused(content: str | bytes, message: str, tmp_path: Path) -> None:
-    path = _file(tmp_path, "h.csv", content)
+def test_bad_histograms_are_refused(name: str, content: str, message: str, tmp_path: Path) -> None:
+    path = _file(tmp_path, name, content)
     with pytest.raises(RequestError, match=message) as caught:
         read_histogram(path)
-    assert str(caught.value).startswith(str(path))
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", "is not JSON: .*write a list of objects"),
-        ("[[1, 2, " + "9" * 5000 + "]]", "is not JSON"),
-        ("[]", "has no rows"),
-        ('[{"lower": 1, "weight": 1}]', "item 1: upper is None"),
-        ("[[1, 4, null]]", "item 1: weight is None"),
-    ],
-)
-def test_bad_json_is_refused(content: str, message: str, tmp_path: Path) -> None:
-    path = _file(tmp_path, "h.json", content)
-    with pytest.raises(RequestError, match=message) as caught:
-        read_histogram(path)
-    assert str(caught.value).startswith(str(path))
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", "holds no lengths"),
-        ("5\n0\n", "line 2: 0 is not a document length; write whole numbers from 1"),
-        ("5 5.5\n", "line 1: 5.5"),
-        ("0\n8\n5\n", "line 3: 5 after 8"),
-        ("length\n5\n", "line 1: 'length'"),
-        ("inf\n", "line 1: 'inf'"),
-        (b"5\n\xff\n", "not UTF-8 text"),
-    ],
-)
-def test_bad_lists_are_refused(content: str | bytes, message: str, tmp_path: Path) -> None:
-    path = _file(tmp_path, "l.txt", content)
-    with pytest.raises(RequestError, match=message) as caught:
-        read_lengths(path)
     assert str(caught.value).startswith(str(path))
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
+        ("l.txt", "", "holds no lengths"),
+        ("l.txt", "5\n0\n", "line 2: 0 is not a document length; write whole numbers from 1"),
+        ("l.txt", "5 5.5\n", "line 1: 5.5"),
+        ("l.txt", "0\n8\n5\n", "line 3: 5 after 8"),
+        ("l.txt", "length\n5\n", "line 1: 'length'"),
+        ("l.txt", "inf\n", "line 1: 'inf'"),
+        ("l.txt", "5,000\n", "line 1: '5,000' may be one number"),
+        ("l.txt", b"5\n\xff\n", "not UTF-8 text"),
         ("l.json", "[[1, 4, 2]]", r"item 1: '?\[1, 4, 2\]"),
         ("l.json", "[3, true]", "item 2: True"),
         ("l.jsonl", '{"length": 3}\n{"length": 0}\n', "line 2: length is 0"),
@@ -139,9 +117,11 @@ def test_bad_lists_are_refused(content: str | bytes, message: str, tmp_path: Pat
         ("l.idx", _idx([600], [0, 1])[:-4], "is not the documents of a Megatron index"),
     ],
 )
-def test_bad_files_of_other_forms_are_refused(name: str, content: str | bytes, message: str, tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=message):
-        read_lengths(_file(tmp_path, name, content))
+def test_bad_lists_are_refused(name: str, content: str | bytes, message: str, tmp_path: Path) -> None:
+    path = _file(tmp_path, name, content)
+    with pytest.raises(RequestError, match=message) as caught:
+        read_lengths(path)
+    assert str(caught.value).startswith(str(path))
 
 
 def test_what_cannot_be_opened_is_refused(tmp_path: Path) -> None:

@@ -12,18 +12,13 @@ from longca.errors import RequestError, UnsupportedError
 from longca.parallel import agreement
 from longca.parallel.agreement import Ranks
 
-WORDS = {"mask": "causal", "heads": "8:2"}
-
 
 @pytest.fixture
 def store(monkeypatch):
-    monkeypatch.setattr(agreement, "ALARM", 0.1)
     monkeypatch.setattr(agreement, "PATIENCE", 0.1)
-    monkeypatch.setattr(dist, "is_initialized", lambda: True)
     made = dist.HashStore()
     made.set_timeout(timedelta(seconds=20))
-    yield made
-    agreement.end_listener()
+    return made
 
 
 def together(store, members, work, made=None):
@@ -102,13 +97,13 @@ def test_a_rank_without_the_others_names_the_absent(store):
 def test_a_rank_that_failed_by_itself_is_in_step_again_and_calls_count_once(store):
     made = [Ranks(store, (0, 1), rank) for rank in (0, 1)]
     for each in made:
-        each.note(3, {})
+        each.note(3)
     with pytest.raises(UnsupportedError), made[0].sharing_errors():
         raise UnsupportedError("asked by rank 0 alone")
-    made[0].note(4, {})
+    made[0].note(4)
     with pytest.raises(RequestError, match="rank 0 failed"):
         made[1].agree({"mask": "causal"})
-    made[1].note(4, {})
+    made[1].note(4)
     assert together(store, (0, 1), lambda ranks, rank: ranks.agree({"mask": "causal"}), made) == [None] * 2
 
 
@@ -116,11 +111,11 @@ def test_known_calls_that_differ_are_found_at_the_next_comparison(store):
     def work(ranks, rank):
         ranks.agree({"mask": "causal"})
         for number in (0, 1) if rank < 2 else (1, 0):
-            ranks.note(number, {})
+            ranks.note(number)
         try:
             ranks.agree({"mask": "full"})
         finally:
-            ranks.note(7, {})
+            ranks.note(7)
             ranks.agree({"mask": "full"})  # each comparison is of the calls since the one before
 
     found = together(store, (0, 1, 2), work)
@@ -132,7 +127,7 @@ def test_known_calls_are_compared_now_and_then(store):
     def work(ranks, rank):
         due = []
         for call in range(3 * agreement.EVERY):
-            if ranks.note(call, {}):
+            if ranks.note(call):
                 due.append(call)
                 ranks.agree({})
         return due
@@ -151,41 +146,15 @@ def test_meshes_of_the_same_ranks_do_not_meet(store):
     assert together(store, (0, 1), work) == [[None, None]] * 2
 
 
-def test_ranks_that_made_a_known_call_and_the_one_that_waits_learn_of_each_other(store, caplog):
+def test_a_rank_that_waits_says_for_whom(store, caplog, monkeypatch):
+    monkeypatch.setattr(agreement, "ALARM", 0.1)
+
     def work(ranks, rank):
-        ranks.agree({})
-        for number in (0, 0):
-            ranks.note(number, WORDS)
-        if rank == 2:
-            with pytest.raises(RequestError) as found:
-                ranks.agree(WORDS | {"mask": "full"})
-            ranks.note(1, WORDS)  # the call of the others
-        else:
-            ranks.note(1, WORDS)
-            time.sleep(2)
-            with pytest.raises(RequestError) as found:
-                ranks.note(2, WORDS)
-        ranks.note(3, WORDS)
-        ranks.agree({})
-        return str(found.value)
-
-    with caplog.at_level(logging.ERROR, "longca"):
-        found = together(store, (0, 1, 2), work)
-    assert "ranks 0, 1 made a call that was known there, while rank 2 came with a new one." in found[2]
-    assert "mask: ranks 0, 1 have causal, rank 2 has full. The call has begun on ranks 0, 1" in found[2]
-    assert "rank 1 made a call that was known there, while rank 2 came with a new one." in found[1]
-    assert sorted(record.getMessage() for record in caplog.records) == [
-        f"on rank {rank}: {found[rank]}" for rank in (0, 1)
-    ]
-
-
-def test_a_rank_that_takes_long_has_not_gone_past(store):
-    def work(ranks, rank):
-        ranks.agree({})
-        for number in range(5):
-            ranks.note(number, WORDS)
         if rank:
             time.sleep(0.6)
-        ranks.agree(WORDS)
+        ranks.agree({"mask": "causal"})
 
-    assert together(store, (0, 1), work) == [None] * 2
+    with caplog.at_level(logging.WARNING, "longca"):
+        assert together(store, (0, 1, 2), work) == [None] * 3
+    (record,) = caplog.records
+    assert "rank 0 has a new call of longca.attention, and waits for ranks 1, 2." in record.getMessage()

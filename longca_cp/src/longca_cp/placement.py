@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longca.errors import RequestError, UnknownNameError, UnsupportedError
-from longca.manifests.shared_placement import SharedPlacement
-from longca.manifests.strategy import Ranges
+from longca.manifests.strategy import Ranges, SharedPlacement
 from longca.masks import BlockSparseMask, Mask, SliceMask
 from longca.plan_cache import PlanCache
 from longca_cp.balanced import balanced

@@ -1,12 +1,12 @@
 """Step cuts: the problem of every step of a layout, found without cutting the mask step by step.
 
 A mask of slices is cut for many ranks at once (`longca.manifests.step_stacks`). The visible pairs of the steps of a
-block-sparse mask come from its bitmap (`longca.masks.block_parts`). A rank's own steps are cut on demand.
+block-sparse mask come from its bitmap (`part_areas`). A rank's own steps are cut on demand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -18,12 +18,15 @@ from longca.manifests.step_stacks import cut_steps, step_stacks
 from longca.manifests.steps import Steps
 from longca.manifests.strategy import Layout
 from longca.masks import BlockSparseMask, SliceMask
-from longca.masks.block_parts import part_areas
+from longca.masks.cutting import renumber
 from longca.plan_cache import PlanCache
 
-__all__ = ["StepProblems", "distinct_steps", "mask_heads", "rank_areas", "step_areas", "step_problems"]
+__all__ = ["StepProblems", "distinct_steps", "mask_heads", "part_areas", "rank_areas", "step_areas", "step_problems"]
 
 Ints = NDArray[np.int64]
+
+#: Sums of integers below this number are exact in float64, whose products are much faster than those of integers.
+_EXACT = 2**53
 
 
 class StepProblems:
@@ -143,6 +146,35 @@ def _block_areas(problem: Problem, layout: Layout) -> Ints:
         queries, keys, _ = steps.table[mine].T
         areas[mine] = part_areas(mask, steps.arrays, heads)[queries, keys]
     return areas
+
+
+def part_areas(mask: BlockSparseMask, parts: Sequence[Ints], heads: range) -> Ints:
+    """The visible pairs between each part as queries and each part as keys, exactly.
+
+    Args:
+        mask: The mask.
+        parts: Ranges of tokens, ascending, disjoint and not empty: [parts][ranges, 2].
+        heads: The heads to sum over.
+
+    Returns:
+        int64 [parts, parts]. The first index is the part of the queries.
+    """
+    fits = len(heads) * mask.seqlen_q * mask.seqlen_k < _EXACT
+    kind = np.float64 if fits else np.int64
+    queries, keys = (_tokens_in_blocks(bounds, parts).astype(kind) for bounds in (mask.q_bounds, mask.k_bounds))
+    kept = sum((mask.kept(head).astype(np.int32) for head in heads), np.int32(0))
+    areas = queries @ (np.asarray(kept).astype(kind) @ keys.T)
+    found: Ints = (np.rint(areas) if fits else areas).astype(np.int64)
+    return found
+
+
+def _tokens_in_blocks(bounds: Ints, parts: Sequence[Ints]) -> Ints:
+    """The tokens of each part in each block: [parts, blocks]."""
+    counts = np.zeros((len(parts), len(bounds) - 1), np.int64)
+    for row, ranges in zip(counts, parts, strict=True):
+        if len(ranges):
+            row[:] = np.diff(renumber(bounds, ranges))
+    return counts
 
 
 def mask_heads(problem: Problem, layout: Layout) -> list[range]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated
@@ -21,12 +22,63 @@ from pydantic import Field, field_validator
 from longca.errors import RequestError
 from longca.manifests.kernel import ImportString, Manifest, Name
 from longca.manifests.steps import Ranges, Step, Steps
-from longca.manifests.transport import Transport
+from longca.masks import Mask
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Layout", "Ranges", "Step", "StrategyManifest"]
+__all__ = ["Layout", "Ranges", "SharedPlacement", "Step", "StrategyManifest", "StrategyMemory", "Transport"]
+
+
+class Transport(StrEnum):
+    """The way in which a strategy moves tensors between ranks.
+
+    Attributes:
+        AUTO: The strategy chooses for each axis of its mesh, and logs the reason.
+        COLLECTIVES: Calls of torch.distributed.
+        COPY_ENGINE: Writes into the memory of peers. On GPUs, the copy engines make them.
+    """
+
+    AUTO = "auto"
+    COLLECTIVES = "collectives"
+    COPY_ENGINE = "copy_engine"
+
+
+@dataclass(frozen=True)
+class StrategyMemory:
+    """Bytes on the rank that needs most, without the log-sum-exps and without the kernel's own workspace.
+
+    The function that a `StrategyManifest` names as `memory` returns one.
+
+    Attributes:
+        forward: Bytes at the forward's peak beyond q, k and v. The output is counted.
+        backward: Bytes at the backward's peak beyond q, k, v, out, dout and `kept`. dq, dk and dv are counted.
+        kept: Bytes that a forward keeps for the backward, beyond q, k, v and out.
+    """
+
+    forward: int
+    backward: int
+    kept: int = 0
+
+
+class SharedPlacement(str):
+    """The name of a placement that is balanced for several masks at once.
+
+    A strategy's layout function gets it as its `placement`, once for each of the masks. It places tokens by the
+    weighted sum of the masks' visible pairs, so that the shards of all layouts are equal.
+
+    Args:
+        name: The placement's name.
+        weighed: The masks of one length, each with its weight.
+    """
+
+    weighed: tuple[tuple[Mask, float], ...]
+
+    def __new__(cls, name: str, weighed: Sequence[tuple[Mask, float]]) -> SharedPlacement:
+        """The name as a string."""
+        made = super().__new__(cls, name)
+        made.weighed = tuple(weighed)
+        return made
 
 
 class StrategyManifest(Manifest):

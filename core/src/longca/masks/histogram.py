@@ -15,8 +15,8 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from pathlib import Path
+from typing import Any
 
 from longca.errors import RequestError
 
@@ -40,16 +40,10 @@ class Histogram:
     edges: tuple[int, ...]
     weights: tuple[float, ...]
 
-    def __post_init__(self) -> None:
-        assert len(self.edges) == len(self.weights) + 1
-        assert self.edges[0] >= 1
-        assert all(a < b for a, b in zip(self.edges, self.edges[1:], strict=False))
-        assert any(weight > 0 for weight in self.weights)
-
     @classmethod
     def from_rows(
         cls,
-        rows: Iterable[Sequence[object]],
+        rows: Iterable[Sequence[Any]],
         source: str = "histogram",
         places: Sequence[str] | None = None,
     ) -> Histogram:
@@ -61,9 +55,7 @@ class Histogram:
             places: The name of each row in messages. None names them "row 1", "row 2", ….
 
         Raises:
-            RequestError: A bound or weight is not a finite number, a bound is not a whole number in
-                [1, 2³¹], a weight is negative, a row is empty, rows leave a gap or overlap, there is no
-                row, or every weight is 0.
+            RequestError: A row is no bin, rows leave a gap or overlap, or no weight is above 0.
         """
         edges: list[int] = []
         weights: list[float] = []
@@ -71,13 +63,14 @@ class Histogram:
             place = f"{source}, {places[index] if places else f'row {index + 1}'}"
             lower, upper, weight = _row(row, place)
             if edges and lower != edges[-1]:
-                raise RequestError(_discontinuity(place, edges[-1], lower))
+                raise RequestError(
+                    f"{place}: lower is {lower}; it must be {edges[-1]}, where the row before ends. Sort the rows, and "
+                    "add 1 to each upper if your bounds are inclusive"
+                )
             edges += [upper] if edges else [lower, upper]
             weights.append(weight)
-        if not weights:
-            raise RequestError(f"{source} has no rows; write at least one of {', '.join(COLUMNS)}")
         if not any(weights):
-            raise RequestError(f"{source}: every weight is 0; at least one must be positive")
+            raise RequestError(f"{source} has no row with a weight above 0; write {', '.join(COLUMNS)} of each bin")
         return cls(tuple(edges), tuple(weights))
 
     def rows(self) -> Iterator[tuple[int, int, float]]:
@@ -103,44 +96,20 @@ class Histogram:
             raise RequestError(f"cannot write {str(path)!r}: {error.strerror}; choose another place") from error
 
 
-def _row(row: Sequence[object], place: str) -> tuple[int, int, float]:
-    if len(row) != 3:
-        raise RequestError(f"{place}: {len(row)} values where {', '.join(COLUMNS)} are wanted")
-    lower, upper, weight = (_finite(value, column, place) for value, column in zip(row, COLUMNS, strict=True))
-    for value, column in ((lower, "lower"), (upper, "upper")):
-        if value != int(value) or not 1 <= value <= MAX_LENGTH + 1:
-            raise RequestError(
-                f"{place}: {column} is {value:.12g}; lengths are whole numbers from 1 to {MAX_LENGTH + 1} "
-                "(a document has at least 1 token: write 1, not 0)"
-            )
-    if weight < 0:
-        raise RequestError(f"{place}: weight is {weight:g}; weights are 0 or more")
-    if lower >= upper:
-        raise RequestError(
-            f"{place}: lower {lower:.0f} is not below upper {upper:.0f}; upper is exclusive, so a bin of one length n "
-            "is written n, n + 1"
-        )
-    return int(lower), int(upper), weight
-
-
-def _finite(value: object, column: str, place: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise RequestError(f"{place}: {column} is {value!r}, which is not a number")
+def _row(row: Sequence[Any], place: str) -> tuple[int, int, float]:
+    """The bounds and the weight of a row of numbers or their texts."""
     try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise RequestError(f"{place}: {column} is not finite; finite numbers are allowed")
-    return number
-
-
-def _discontinuity(place: str, previous: int, lower: int) -> str:
-    if lower > previous:
-        what, advice = "leaves a gap after", "if your bounds are inclusive, add 1 to each upper"
-    else:
-        what, advice = "overlaps", "sort the rows and let none reach into the next"
-    return (
-        f"{place}: lower {lower} {what} the row before it, which ends at {previous}. upper is exclusive: this row must "
-        f"start at {previous}; {advice}"
+        lower, upper, weight = map(float, row)
+        if (
+            1 <= lower < upper <= MAX_LENGTH + 1
+            and lower.is_integer()
+            and upper.is_integer()
+            and 0 <= weight < math.inf
+        ):
+            return int(lower), int(upper), weight
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise RequestError(
+        f"{place}: {', '.join(map(str, row))[:80]} is no bin; write {', '.join(COLUMNS)}: whole numbers from 1 to "
+        f"{MAX_LENGTH + 1}, lower below upper, and a weight of 0 or more"
     )

@@ -25,7 +25,8 @@ import io
 import json
 import re
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice, pairwise
 from math import isfinite
 from pathlib import Path
@@ -79,14 +80,35 @@ def read_histogram(path: str | Path) -> Histogram:
             the format described above.
     """
     path = Path(path)
-    text = _text(path, MAX_HISTOGRAM_BYTES)
-    if path.suffix.lower() == ".csv":
-        rows, places = _csv_rows(text, str(path))
-    elif path.suffix.lower() == ".json":
-        rows, places = _json_rows(text, str(path))
-    else:
+    text, suffix = _text(path, MAX_HISTOGRAM_BYTES), path.suffix.lower()
+    if suffix not in (".csv", ".json"):
         raise RequestError(f"a histogram is a .csv or .json file; got {str(path)!r}. Rename it")
-    return Histogram.from_rows(rows, str(path), places)
+    try:
+        rows = _csv_rows(text) if suffix == ".csv" else _json_rows(text)
+    except (ValueError, KeyError, TypeError, RecursionError, csv.Error) as error:
+        shape = "a header and rows" if suffix == ".csv" else "a list of objects"
+        raise RequestError(f"{path} is no histogram: {error}; write {shape} with {', '.join(COLUMNS)}") from error
+    return Histogram.from_rows(rows.values(), str(path), list(rows))
+
+
+def _csv_rows(text: str) -> dict[str, Sequence[Any]]:
+    reader = csv.reader(io.StringIO(text, newline=""))
+    header = [name.strip().lower() for name in next(reader, [])]
+    if missing := [name for name in COLUMNS if name not in header]:
+        raise ValueError(f"line 1 names no {', '.join(missing)}")
+    places = [header.index(name) for name in COLUMNS]
+    return {
+        f"line {reader.line_num}": [cells[at] for at in places] if len(cells) == len(header) else [",".join(cells)]
+        for cells in reader
+        if cells
+    }
+
+
+def _json_rows(text: str) -> dict[str, Sequence[Any]]:
+    return {
+        f"item {index}": [item[name] for name in COLUMNS] if isinstance(item, dict) else tuple(item)
+        for index, item in enumerate(json.loads(text), 1)
+    }
 
 
 def read_lengths(path: str | Path, most: int = MAX_LIST_BYTES) -> LengthList:
@@ -110,11 +132,9 @@ def read_lengths(path: str | Path, most: int = MAX_LIST_BYTES) -> LengthList:
         if has_bounds and is_number and length == 0:
             continue
         if not is_number or not 1 <= length <= MAX_LENGTH or length != int(length):
-            shown = repr(value[:40]) if isinstance(value, str) else repr(value)[:40]
-            after = f" after {before}" if has_bounds else ""
             raise RequestError(
-                f"{path}, {place}: {shown}{after} is not a document length; write whole numbers from 1 to {MAX_LENGTH}"
-                ", or ascending bounds from 0. `longca make-lengths` makes a histogram of a corpus"
+                f"{path}, {place}: {value!r:.40}{f' after {before}' if has_bounds else ''} is not a document length; "
+                f"write whole numbers from 1 to {MAX_LENGTH}, or ascending bounds from 0"
             )
         before = int(value)
         lengths.append(int(length))
@@ -180,17 +200,22 @@ def _entries(path: Path) -> _Entries:
         for number, line in enumerate(io.StringIO(_text(path, MAX_LIST_BYTES), newline=None), 1):
             if _THOUSANDS.fullmatch(line.strip()):
                 raise RequestError(
-                    f"{path}, line {number}: {line.strip()[:40]!r} may be one number or several; write no separators "
-                    "inside a number, and a space after the comma between numbers"
+                    f"{path}, line {number}: {line.strip()[:40]!r} may be one number; write a space after each comma"
                 )
             yield from ((f"line {number}", found) for found in _numbers(line))
 
 
 def _numbers(line: str) -> list[int | float | str]:
     """The numbers in a line of text, and its words."""
-    parts = [part for part in _SEPARATORS.split(line.partition("#")[0]) if part]
-    numbers = map(_number, parts)
-    return [part if isinstance(n, float) and not isfinite(n) else n for part, n in zip(parts, numbers, strict=True)]
+    return [_number(part) for part in _SEPARATORS.split(line.partition("#")[0]) if part]
+
+
+def _number(part: str) -> int | float | str:
+    for kind in (int, float):
+        with suppress(ValueError):
+            if isfinite(number := kind(part)):
+                return number
+    return part
 
 
 def _json(path: Path) -> _Entries:
@@ -243,14 +268,10 @@ def _of_index(content: bytes) -> NDArray[np.int64]:
 
 
 def _text(path: Path, most: int) -> str:
-    content = _content(path, most)
     try:
-        # utf-8-sig: spreadsheets begin their CSV files with a byte-order mark.
-        return content.decode("utf-8-sig")
+        return _content(path, most).decode("utf-8-sig")  # spreadsheets begin their files with a byte-order mark
     except UnicodeDecodeError as error:
-        raise RequestError(
-            f"{path} is not UTF-8 text (byte {error.start} does not decode); save it as UTF-8"
-        ) from error
+        raise RequestError(f"{path} is not UTF-8 text: {error}; save it as UTF-8") from error
 
 
 def _content(path: Path, most: int) -> bytes:
@@ -258,53 +279,5 @@ def _content(path: Path, most: int) -> bytes:
         if path.stat().st_size > most:
             raise RequestError(f"{path} has more than {most} bytes; give a smaller file")
         return path.read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: the path has a character that no path can have
-        raise RequestError(f"{path} cannot be read: {getattr(error, 'strerror', error)}; check the path") from error
-
-
-def _csv_rows(text: str, source: str) -> tuple[list[list[object]], list[str]]:
-    reader = csv.reader(io.StringIO(text, newline=""))
-    rows: list[list[object]] = []
-    places: list[str] = []
-    try:
-        header = [name.strip().lower() for name in next(reader, [])]
-        if missing := [name for name in COLUMNS if name not in header]:
-            raise RequestError(
-                f"{source}, line 1: no column {', '.join(missing)}; the first line must name {', '.join(COLUMNS)}, "
-                f"separated by commas. It reads {', '.join(header)[:80] or 'nothing'!r}"
-            )
-        for cells in filter(None, reader):
-            places.append(f"line {reader.line_num}")
-            if len(cells) != len(header):
-                raise RequestError(f"{source}, {places[-1]}: {len(cells)} cells where the header has {len(header)}")
-            rows.append([_number(cells[header.index(name)]) for name in COLUMNS])
-    except csv.Error as error:
-        raise RequestError(f"{source}, line {reader.line_num}: not CSV: {error}") from error
-    return rows, places
-
-
-def _json_rows(text: str, source: str) -> tuple[list[list[object]], list[str]]:
-    shape = f"a list of objects with {', '.join(COLUMNS)}, or of [{', '.join(COLUMNS)}]"
-    try:
-        items = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"{source} is not JSON: {error}; write {shape}") from error
-    if not isinstance(items, list):
-        raise RequestError(f"{source} holds a JSON {type(items).__name__}; write {shape}")
-    rows: list[list[object]] = []
-    for index, item in enumerate(items, 1):
-        row = [item.get(name) for name in COLUMNS] if isinstance(item, dict) else item
-        if not isinstance(row, list):
-            raise RequestError(f"{source}, item {index}: a JSON {type(item).__name__}; write {shape}")
-        rows.append(row)
-    return rows, [f"item {index}" for index in range(1, len(rows) + 1)]
-
-
-def _number(text: str) -> int | float | str:
-    """The number in a cell. If the cell has no number, its text, so that the message can show it."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read: {error.strerror}; check the path") from error

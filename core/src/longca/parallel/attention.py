@@ -72,8 +72,7 @@ def parallel_attention(q: Tensor, k: Tensor, v: Tensor, call: ParallelCall) -> t
     Raises:
         RequestError: A mesh of other axes, or one without this process. A layout of another call, or a transport that
             the strategy lacks. A shard of a wrong length. At the first use of a plan also ranks that differ, or another
-            rank that failed, and now and then ranks whose earlier calls differ. An earlier call of this rank that other
-            ranks did not make.
+            rank that failed, and now and then ranks whose earlier calls differ.
         UnknownNameError: Nobody provides the strategy, its placement or the kernel.
         UnsupportedError: The strategy has no layout for this, or the kernel does not take every step of it.
         VerificationError: Only unverified offers cover the steps, and their verification failed.
@@ -99,12 +98,10 @@ def parallel_attention(q: Tensor, k: Tensor, v: Tensor, call: ParallelCall) -> t
     except RequestError as error:
         ranks.share(error)  # the others may make the call
         raise
-    if ranks.note(known.number, known.words):
+    if ranks.note(known.number):
         ranks.agree(known.words)
     training = problem.direction == "backward"
     result: tuple[Tensor, Tensor] = _Attention.apply(q, k, v, ready.strategy, ready.plan, training)  # type: ignore[no-untyped-call]
-    if not q.is_cuda:
-        ranks.is_moving = False
     return result
 
 

@@ -8,7 +8,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from longca.errors import RequestError
 from longca.manifests import StrategyManifest
-from longca.manifests.transport import Transport
+from longca.manifests.strategy import Transport
 
 __all__ = ["Transport", "constructed", "moved_by", "transport_of"]
 

@@ -29,7 +29,6 @@ from longca_cp.transports.cuda_driver import Driver
 from longca_cp.transports.host_memory import check_all_fit
 from longca_cp.transports.link import Line, Link, Slots, Window
 from longca_cp.transports.strided import strided_copies
-from longca_cp.transports.suspicion import SUSPICION
 from longca_cp.transports.watch import Awaited, Watch
 
 __all__ = ["CopyEngineLink"]
@@ -150,7 +149,7 @@ class CopyEngineLink(Link):
             self._check()
             stream = self._pushes.cuda_stream if holds is Line.PUSHES else self._kernels
             self._driver.wait(self._address(self.index, index, slot), count, stream)
-            self._watch.add(Awaited(index, slot, count, what, SUSPICION.wait()))
+            self._watch.add(Awaited(index, slot, count, what))
 
     def _address(self, receiver: int, sender: int, slot: int) -> int:
         counts = self._counters.arrived[receiver]

@@ -20,8 +20,6 @@ __all__ = ["MOST_SLOTS", "Counters", "Slots"]
 
 #: Slots of one link that its plans may hold at a time.
 MOST_SLOTS = 4096
-#: The column in which a sender says whom it waits for: the rank plus one, or 0.
-_SUSPECT = MOST_SLOTS + 2
 
 
 class Slots(Sequence[int]):
@@ -61,12 +59,11 @@ class Counters:
         group: The process group of the link.
 
     Attributes:
-        arrived: Posts that have arrived, by receiver: [sender, slot]. Two more columns are those of `Link.numbers`. The
-            last one has the sender's suspect.
+        arrived: Posts that have arrived, by receiver: [sender, slot]. Two more columns are those of `Link.numbers`.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        self._group, self._index, columns = group, group.rank(), _SUSPECT + 1
+        self._group, self._index, columns = group, group.rank(), MOST_SLOTS + 2
         memory = everyones_memory(group, 8 * group.size() * columns)
         self.arrived = [each.view(torch.int64).view(group.size(), columns).numpy() for each in memory]
         #: Posts to each peer, and posts that were awaited from it, by this process: [peer, slot].
@@ -104,16 +101,6 @@ class Counters:
         """Counts an awaited post of a peer."""
         self._awaited[index, slot] += 1
         return int(self._awaited[index, slot])
-
-    def suspect(self, rank: int | None) -> None:
-        """Tells all peers which rank this process waits for, among all ranks. None tells that it waits for no rank."""
-        for counts in self.arrived:
-            counts[self._index, _SUSPECT] = 0 if rank is None else rank + 1
-
-    def suspect_of(self, index: int) -> int | None:
-        """The rank that a peer waits for, or None."""
-        told = int(self.arrived[self._index][index, _SUSPECT])
-        return told - 1 if told else None
 
     def missing(self, index: int, slot: int, count: int) -> bool:
         """Whether a peer has not posted as often as awaited."""

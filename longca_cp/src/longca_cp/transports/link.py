@@ -32,7 +32,6 @@ from longca.errors import LongCAError
 from longca.parallel.pushes import Push, is_watched, pushing, tell, tell_window
 from longca_cp.transports.counters import MOST_SLOTS, Counters, Slots
 from longca_cp.transports.strided import copy_words
-from longca_cp.transports.suspicion import SUSPICION
 
 __all__ = ["Line", "Link", "Moves", "PeerError", "Slots", "Window"]
 
@@ -97,7 +96,6 @@ class Link(ABC):
         self.deadline = _timeout(group, device) if deadline is None else deadline
         self._ranks = dist.get_process_group_ranks(group)
         self._counters = Counters(group)
-        SUSPICION.tell(self._counters)
         self._failure: Exception | None = None
         self._rounds = 0
 
@@ -133,7 +131,6 @@ class Link(ABC):
             slots: The slots of the call.
             most: The most posts of one slot to one peer in any call.
         """
-        SUSPICION.clear()
         self._counters.restart(slots, most)
         self._follow()
 
@@ -152,14 +149,13 @@ class Link(ABC):
         column = MOST_SLOTS + self._rounds % 2
         for counts in self._counters.arrived:
             counts[self.index, column] = self._rounds << 31 | value
-        wait, begin = SUSPICION.wait(), time.monotonic()
+        begin = time.monotonic()
         mine = self._counters.arrived[self.index][:, column]
         while (late := np.flatnonzero(mine >> 31 < self._rounds)).size:
-            if self.is_over(wait, int(late[0]), time.monotonic() - begin):
+            if time.monotonic() - begin > self.deadline:
                 self._failure = self._late(int(late[0]), "its next call")
                 raise self._failure
             time.sleep(_PAUSE / 20)
-        SUSPICION.clear(wait)
         return [int(each) & (1 << 31) - 1 for each in mine]
 
     def send(self, index: int, moves: Moves, slot: int, *, early: bool = False) -> None:
@@ -280,28 +276,12 @@ class Link(ABC):
     @abstractmethod
     def _expect(self, index: int, slot: int, count: int, what: str, holds: Line) -> None: ...
 
-    def is_over(self, wait: int, index: int, seconds: float) -> bool:
-        """Whether a wait for a peer has reached the deadline. From half of it on, all peers are told of it.
-
-        Args:
-            wait: The number of the wait.
-            index: The peer's place on the axis.
-            seconds: How long it has lasted.
-        """
-        if seconds > self.deadline / 2:
-            theirs = self._counters.suspect_of(index)
-            SUSPICION.suspect(wait, self._ranks[index] if theirs in (None, self._ranks[self.index]) else theirs)
-        return seconds > self.deadline
-
     def _late(self, index: int, what: str) -> PeerError:
         """The error about a peer that has not posted, after which the link has failed."""
-        SUSPICION.keep(self._counters)
         peer = self._ranks[index]
-        culprit = peer if SUSPICION.rank is None else SUSPICION.rank
-        because = "" if culprit == peer else f", because rank {peer} waits too"
         return PeerError(
-            f"rank {self._ranks[self.index]} waited {self.deadline:g} s for {what} of rank {peer}, which did not "
-            f"come{because}. The process of rank {culprit} has ended, hangs or makes another call; see what it "
+            f"rank {self._ranks[self.index]} waited {self.deadline:g} s for {what} of rank {peer}, which did not come. "
+            f"The process of rank {peer} has ended, hangs, makes another call or waits for another rank; see what it "
             "printed last"
         )
 

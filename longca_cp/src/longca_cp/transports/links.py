@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from longca.errors import LongCAError, UnsupportedError
-from longca.manifests.transport import Transport
+from longca.manifests.strategy import Transport
 from longca_cp.pushes import LINKED_RANKS, takes_link
 from longca_cp.transports.copy_engine import CopyEngineLink
 from longca_cp.transports.host_memory import everyones

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from longca_cp.transports.host_memory import everyones_memory
 from longca_cp.transports.link import Line, Link, PeerError, Window
-from longca_cp.transports.suspicion import SUSPICION
 
 __all__ = ["SharedMemoryLink"]
 
@@ -141,14 +140,13 @@ class SharedMemoryLink(Link):
         self._pusher.add(index, _Task(lambda: counts.__setitem__((mine, slot), count), is_post=True))
 
     def _expect(self, index: int, slot: int, count: int, what: str, holds: Line) -> None:
-        wait, begin, pause = SUSPICION.wait(), time.monotonic(), _SOON
+        begin, pause = time.monotonic(), _SOON
         while self._counters.missing(index, slot, count):
-            if self.is_over(wait, index, time.monotonic() - begin):
+            if time.monotonic() - begin > self.deadline:
                 self._failure = self._late(index, what)
             self._check()
             time.sleep(pause)
             pause = min(2 * pause, _LATER)
-        SUSPICION.clear(wait)
 
     def _check(self) -> None:
         if self._pusher.failure is not None:

@@ -9,8 +9,6 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
-from longca_cp.transports.suspicion import SUSPICION
-
 __all__ = ["Awaited", "Watch"]
 
 #: Seconds between two looks.
@@ -19,24 +17,18 @@ _LOOK = 0.2
 
 @dataclass(frozen=True)
 class Awaited:
-    """A post that a stream waits for. The fields are those of `Link.expect`, with the awaited count.
-
-    Attributes:
-        wait: The number of the wait (`longca_cp.transports.suspicion`).
-    """
+    """A post that a stream waits for. The fields are those of `Link.expect`, with the awaited count."""
 
     index: int
     slot: int
     count: int
     what: str
-    wait: int
 
 
 class Watched(Protocol):
-    """A link whose streams wait for posts."""
+    """A link whose streams wait for posts, each at most `deadline` seconds."""
 
-    def is_over(self, wait: int, index: int, seconds: float) -> bool:
-        """See `Link.is_over`."""
+    deadline: float
 
     def has_come(self, awaited: Awaited) -> bool:
         """Whether a post has come."""
@@ -88,11 +80,11 @@ class Watch:
 
     def _look(self, link: Watched) -> None:
         while self._pending and link.has_come(self._pending[0]):
-            SUSPICION.clear(self._pending.popleft().wait)
+            self._pending.popleft()
             self._since = time.monotonic()
         if not self._pending:
             return
         first = self._pending[0]
-        if link.is_over(first.wait, first.index, time.monotonic() - self._since):
+        if time.monotonic() - self._since > link.deadline:
             link.give_up(first, list(self._pending))
             self._pending.clear()
