@@ -66,11 +66,7 @@ class Block:
 
 
 class Arena:
-    """Shared memory of one device.
-
-    Args:
-        device: The device.
-    """
+    """Shared memory of one device."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -172,24 +168,14 @@ class Arena:
 
 
 def shared_file(name: str, nbytes: int) -> int:
-    """The descriptor of an anonymous file, which a child opens by `/proc/PID/fd`.
-
-    Args:
-        name: The name that `/proc` shows.
-        nbytes: The size.
-    """
+    """The descriptor of an anonymous file, which a child opens by `/proc/PID/fd`."""
     fd = os.memfd_create(name, os.MFD_CLOEXEC)
     os.ftruncate(fd, nbytes)
     return fd
 
 
 def tensor_at(block: Block, where: Where) -> Tensor:
-    """A new tensor over a block that another process has shared.
-
-    Args:
-        block: The block, as it is mapped in this process.
-        where: The tensor's place in it.
-    """
+    """A new tensor over a block that another process has shared."""
     return _view(_storage(_lease(block), block.device), where, block.device)
 
 

@@ -102,9 +102,6 @@ class Bench:
     def measure(self, task: Task) -> Result:
         """Verifies a case, times it if it is right, and verifies it again.
 
-        Args:
-            task: The case.
-
         Returns:
             The result. Only the first rank's result of a right case has the measured fields.
 

@@ -24,11 +24,7 @@ LATE, PAUSES = 1e-3, 1
 
 
 class Clocks:
-    """The two clocks of a case.
-
-    Args:
-        device: The device.
-    """
+    """The two clocks of a case."""
 
     def __init__(self, device: torch.device) -> None:
         self._fixed = ALLOWED[device.type]

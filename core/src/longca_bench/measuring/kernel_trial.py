@@ -58,13 +58,6 @@ class WrongResultError(LongCAError):
 class KernelTrial:
     """A kernel on one set of tensors.
 
-    Args:
-        kernel: The kernel.
-        plan: The kernel's plan of the problem.
-        task: The case.
-        shared: The inputs and the reference that cases share.
-        instruments: The instruments.
-
     Attributes:
         problem: The problem.
         inputs: Tensors that the kernel reaches. No other trial uses their memory.

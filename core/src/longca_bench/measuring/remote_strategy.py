@@ -59,10 +59,6 @@ class StrategyFacts:
 class RemoteStrategy:
     """A strategy with a kernel, in this rank's worker.
 
-    Args:
-        instruments: The instruments of this rank.
-        task: The case.
-
     Attributes:
         sharing: How ranks share the case.
         kernel: The kernel alone, in the same worker.

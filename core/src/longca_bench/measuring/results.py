@@ -41,13 +41,7 @@ class ContractError(LongCAError):
 
 
 def named_results(direction: Direction, results: Any, what: str = "kernel") -> tuple[dict[str, Any], str]:
-    """The results by their names, and what is wrong with them together, in a clause.
-
-    Args:
-        direction: The direction that ran.
-        results: Whatever it returned.
-        what: The callee in a word.
-    """
+    """The results by their names, and what is wrong with them together, in a clause."""
     names = NAMES[direction]
     if type(results) is not tuple:
         kind = plain_text(type(results).__name__, 100)

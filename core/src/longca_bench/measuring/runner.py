@@ -113,12 +113,7 @@ def _on_gpu(run: _Run, setup: Setup, groups: _Groups, index: int, workers: Worke
 
 
 def _workers(setup: Setup, gpu: int | None) -> Workers:
-    """The workers of a device.
-
-    Args:
-        setup: The setup of the run.
-        gpu: Number of the one visible GPU that they use, or None for all of them.
-    """
+    """The workers of a device."""
     device, name = torch_device(setup.device), None
     if gpu is not None and device.type == "cuda":
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
@@ -223,12 +218,7 @@ class _Turns:
         self._results: dict[Case, Result] | None = None
 
     def __call__(self, task: Task, seconds: float) -> Result:
-        """The result of all turns of a task together.
-
-        Args:
-            task: A task of the pair.
-            seconds: The deadline of each turn.
-        """
+        """The result of all turns of a task together."""
         if self._results is None:
             self._results = self._take_turns(seconds)
         return self._results[task.case]

@@ -261,11 +261,6 @@ def measure_communication(
 
     algbw is bytes over seconds. busbw is the bytes that each rank sends over seconds, so it does not depend on the
     number of ranks. Bytes are those of the rank with the most bytes, because shards can differ.
-
-    Args:
-        traffic: This rank's collectives, by kind.
-        world: The ranks.
-        timed: Times the collectives of a kind, or of all kinds.
     """
     everyones = world.everyone(dict(traffic), dict[str, Traffic])
     kinds = sorted({kind for each in everyones for kind in each})

@@ -47,13 +47,6 @@ class _Word:
 class StrategyTrial:
     """A strategy with a kernel, on this rank's tokens.
 
-    Args:
-        strategy: The strategy.
-        plan: Its plan of the problem of all ranks together.
-        task: The case.
-        shared: The inputs, shares and reference that cases share.
-        instruments: The instruments of this rank.
-
     Attributes:
         problem: The problem of all ranks together.
         inputs: This rank's tensors. No other trial uses their memory.

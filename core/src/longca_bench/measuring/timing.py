@@ -93,15 +93,7 @@ class Timing:
 def time_calls(
     call: _Call, world: World, budget: float = BUDGET, inspect: Callable[[Any], None] | None = None
 ) -> Timing:
-    """Times a call that all ranks of a world make, each in this process.
-
-    Args:
-        call: The work of this rank, and nothing else.
-        world: The ranks.
-        budget: Seconds of samples after which no further call is made.
-        inspect: Gets the result of each call, of the warm-up too, outside the timed region. Without it the last result
-            is kept.
-    """
+    """Times a call that all ranks of a world make, each in this process, as `take_samples` does."""
     return take_samples(lambda: timed_call(call, world), world, budget, inspect)
 
 
@@ -230,11 +222,6 @@ def calls_in_a_row(call: _Call, times: int, world: World) -> object:
 
     A kernel whose host takes long, or that says too little of its time, makes fewer: they end after twice LOAD. Ranks
     make all of them, because they wait for each other.
-
-    Args:
-        call: The call.
-        times: The most calls, at least 1.
-        world: The ranks that make these calls together.
     """
     end, result, done = time.perf_counter() + 2 * LOAD, None, torch.cuda.Event()
     for _ in range(times):
@@ -248,14 +235,7 @@ def calls_in_a_row(call: _Call, times: int, world: World) -> object:
 
 
 def _calls_to_come(taken: list[float], before: float, budget: float, world: World) -> int:
-    """The number of calls before ranks tell each other their times again. Every rank finds the same number.
-
-    Args:
-        taken: Seconds of each call so far.
-        before: Seconds of the last call of the warm-up.
-        budget: Seconds after which no further call is made.
-        world: The ranks. They bound the number.
-    """
+    """The number of calls before ranks tell each other their times again. Every rank finds the same number."""
     least, left, most = LEAST - len(taken), budget - sum(taken), SAMPLES[world.device.type]
     if len(taken) >= most or (least <= 0 and left <= 0):
         return 0

@@ -30,11 +30,7 @@ Call = Callable[[], object]
 
 
 class Marks:
-    """The method of a kernel that a rank is inside, or that it makes pushes, in memory that its rank reads.
-
-    Args:
-        fd: A descriptor of the memory.
-    """
+    """The method of a kernel that a rank is inside, or that it makes pushes, in memory that its rank reads."""
 
     def __init__(self, fd: int) -> None:
         self._memory = mmap.mmap(fd, mmap.PAGESIZE)
@@ -66,11 +62,6 @@ class WatchedKernel:
 
     It marks the begin and the end of each call. On CUDA devices events around each call do so too, because a call ends
     there before its work does.
-
-    Args:
-        kernel: The measured kernel.
-        marks: Where calls are marked.
-        device: The device that computes.
     """
 
     def __init__(self, kernel: Kernel, marks: Marks, device: torch.device) -> None:
@@ -94,11 +85,7 @@ class WatchedKernel:
 
     @contextmanager
     def waiting(self, synchronize: Callable[[], None]) -> Iterator[None]:
-        """Waits for the device before and after every call, so that an error is raised in the call that made it.
-
-        Args:
-            synchronize: Waits for the device.
-        """
+        """Waits for the device before and after every call, so that an error is raised in the call that made it."""
 
         def wait(method: Callable[..., Any], number: int) -> Callable[..., Any]:
             def call(*args: Any, **kwargs: Any) -> Any:

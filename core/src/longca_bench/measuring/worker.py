@@ -73,11 +73,7 @@ class Workers:
         self._workers: dict[frozenset[str], Worker] = {}
 
     def of(self, distributions: Iterable[str]) -> Worker:
-        """The worker that loads the plugins of some distributions, and of no other.
-
-        Args:
-            distributions: The distributions.
-        """
+        """The worker that loads the plugins of some distributions, and of no other."""
         key = frozenset(distributions)
         worker = self._workers.pop(key, None) or Worker(self, key)
         self._workers[key] = worker  # the last one is the latest
@@ -91,11 +87,7 @@ class Workers:
         return self._device.type == "cuda" and any(worker.is_running for worker in self._workers.values())
 
     def start(self, distributions: frozenset[str]) -> ChildProcess:
-        """Starts the process of a worker.
-
-        Args:
-            distributions: The distributions whose plugins it loads.
-        """
+        """Starts the process of a worker."""
         os.makedirs(self._folder, exist_ok=True)
         own = {} if self._gpu is None else {"CUDA_VISIBLE_DEVICES": self._gpu}
         hidden = OWN_VARIABLES if OWN_VARIABLES[-1] in os.environ else ()
@@ -132,10 +124,6 @@ class Workers:
 
 class Worker:
     """One worker process, which is started at need.
-
-    Args:
-        workers: All workers of this process.
-        distributions: The distributions whose plugins it loads.
 
     Attributes:
         age: Number of the process. It grows when a process is ended, so a plan knows whether its process is there.
@@ -186,10 +174,6 @@ class Worker:
     def imports(self, command: str, *arguments: object) -> Answer:
         """Makes it import something.
 
-        Args:
-            command: Name of the command.
-            arguments: Its arguments.
-
         Raises:
             CaseEndError: The import fails, or changes global state.
         """
@@ -212,10 +196,6 @@ class Worker:
 
     def call(self, command: str, *arguments: object) -> Reply:
         """Gives it a command, and waits for the answer.
-
-        Args:
-            command: Name of the command.
-            arguments: Its arguments.
 
         Raises:
             CaseEndError: The plugin raised, the worker died, its answer is no answer, or the deadline passed.

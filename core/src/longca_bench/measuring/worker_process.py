@@ -67,10 +67,6 @@ def _serve(connection: Connection, setup: WorkerSetup) -> None:
 class WorkerProcess:
     """The state of a worker: its kernels, its plans and the shared memory that it has mapped.
 
-    Args:
-        connection: The worker's end of the connection.
-        setup: The first message.
-
     Attributes:
         number: Number of the command that is being done.
     """
@@ -198,16 +194,7 @@ class WorkerProcess:
         buffers: dict[str, Tensor],
         landing: dict[str, Tensor],
     ) -> Answer:
-        """Makes a call as it is asked, and describes its results.
-
-        Args:
-            asked: The command.
-            call: The call.
-            world: The ranks that begin together.
-            tensors: The arguments.
-            buffers: The buffers that the call gets.
-            landing: Where results go that are in no buffer.
-        """
+        """Makes a call as it is asked, and describes its results."""
         if asked.mode is Mode.TIMED and world.device.type == "cpu":
             for tensor in tensors.values():
                 tensor.sum()  # another process wrote it on another core, and a caller's tensors are in its own caches

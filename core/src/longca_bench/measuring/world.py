@@ -25,9 +25,6 @@ class World:
 
     `longca_bench.ranks.world.JobWorld` is the world of several ranks.
 
-    Args:
-        device: The device that computes.
-
     Attributes:
         rank: The number of this rank.
         size: Number of ranks.

@@ -85,9 +85,6 @@ class Board:
 
     Values are JSON, because anyone who reaches the store can write one.
 
-    Args:
-        store: A connection to the job's store.
-
     Raises:
         BoardLostError: From every method, if the process that opened the store has ended.
     """
@@ -107,10 +104,6 @@ class Board:
 
     def read(self, name: str, kind: Any) -> Any:
         """The value of the name. Waits until there is one.
-
-        Args:
-            name: The name.
-            kind: The type of the value.
 
         Raises:
             LongCAError: The value has another type.
@@ -180,12 +173,7 @@ def serve_store(host: str, port: int = 0) -> TCPStore:
 
 
 def open_store(host: str, port: int) -> Store:
-    """A connection to a job's store. Each thread and each process needs its own.
-
-    Args:
-        host: Host of the store.
-        port: Port of the store.
-    """
+    """A connection to a job's store. Each thread and each process needs its own."""
     store = TCPStore(host, port, timeout=_JOIN, wait_for_workers=False)
     # A restarted job must not find the values of the job before.
     return PrefixStore(f"longca/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)

@@ -44,12 +44,7 @@ _PAUSE = 0.02
 
 
 class Leader:
-    """Leads the ranks of a job.
-
-    Args:
-        size: Number of ranks.
-        board: The board of the job's processes.
-    """
+    """Leads the ranks of a job."""
 
     def __init__(self, size: int, board: Board) -> None:
         self.size = size

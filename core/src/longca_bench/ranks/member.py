@@ -19,12 +19,7 @@ _LISTEN = 0.05  # seconds between two looks for the leader's stop
 
 
 class Member:
-    """The supervisor of one rank.
-
-    Args:
-        job: Its place in the job.
-        board: The board of the job's processes.
-    """
+    """The supervisor of one rank."""
 
     def __init__(self, job: Job, board: Board) -> None:
         self._job, self._board = job, board

@@ -61,11 +61,7 @@ class JobWorld(World):
         self._join(timeout=_TIMEOUT)
 
     def _join(self, timeout: timedelta) -> None:
-        """Takes the default process group, and makes the means to talk.
-
-        Args:
-            timeout: The longest wait for another rank.
-        """
+        """Takes the default process group, and makes the means to talk."""
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         # Ranks talk over the host, so that their words neither need nor wait for the device.
         over_host = dist.get_backend() == "gloo"
