@@ -49,7 +49,7 @@ def measured(core, tmp_path, direction, announce=lambda phase: None, **changes):
         workers.close()
 
 
-@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("direction", [pytest.param("forward", marks=pytest.mark.exhaustive), "backward"])
 def test_calls_by_the_hosts_clock_are_new_work_and_checked(core, tmp_path, monkeypatch, direction):
     """A GPU has such calls. A kernel that kept the results of its last inputs would fake their times."""
     calls, run, inspect = [], KernelTrial._run, KernelTrial.inspect

@@ -28,8 +28,13 @@ def run(core, **selection):
     return records
 
 
-def test_every_pattern_and_kernel(core):
-    records = run(core, patterns=())
+@pytest.mark.parametrize(
+    "patterns",
+    [("causal_document", "prefix_lm", "uniform_block_sparse"), pytest.param((), marks=pytest.mark.exhaustive)],
+    ids=["some", "all"],
+)
+def test_every_pattern_and_kernel(core, patterns):
+    records = run(core, patterns=patterns)
     assert {record.status for record in records} == {"ok"}, [r.message for r in records if r.status != "ok"]
     for record in records:
         assert record.median in record.samples or len(record.samples) % 2 == 0

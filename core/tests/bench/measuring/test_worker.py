@@ -128,17 +128,12 @@ def test_a_worker_ends_with_what_it_started_and_no_other_does(workers):
     assert (core.age, state_of(core) in "RS") == (age, True)
 
 
-@pytest.mark.parametrize("name", ["liar", "talker"])
-def test_a_worker_that_dies_or_says_no_answer_is_replaced(workers, name):
-    words = "exited with code 3. Its last words: .*the last words" if name == "talker" else "answer"
-    with pytest.raises(CaseEndError, match=words) as end:
-        call(workers, name)
-    assert end.value.status is Status.CRASHED
-    assert str(end.value).isprintable()
-    call(workers, "daemon")
-
-
-def test_a_worker_that_hangs_ends_at_the_deadline(workers):
+def test_a_worker_that_dies_or_says_no_answer_is_replaced(workers):
+    for name, words in (("liar", "answer"), ("talker", "exited with code 3. Its last words: .*the last words")):
+        with pytest.raises(CaseEndError, match=words) as end:
+            call(workers, name)
+        assert end.value.status is Status.CRASHED
+        assert str(end.value).isprintable()
     call(workers, "daemon")
     began, workers.deadline = time.monotonic(), time.monotonic() + 5
     with pytest.raises(CaseEndError, match="no answer before its deadline") as end:
@@ -148,14 +143,11 @@ def test_a_worker_that_hangs_ends_at_the_deadline(workers):
     assert not running()
 
 
-def test_a_state_that_was_changed_before_an_error_ends_with_its_case(workers):
+def test_a_worker_without_memory_or_with_a_changed_state_ends_with_its_case(workers):
     for _ in range(2):
         RemoteKernel(workers, "raiser", ("odd",)).load()
         with pytest.raises(CaseEndError, match=r"found torch\.float32"):
             call(workers, "raiser")
-
-
-def test_a_worker_that_ran_out_of_memory_ends_and_keeps_none(workers):
     with pytest.raises(CaseEndError, match="no memory is left") as end:
         call(workers, "exhausted")
     assert (end.value.status, workers.of(("odd",)).is_running) == (Status.OOM, False)

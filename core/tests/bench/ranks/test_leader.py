@@ -123,19 +123,12 @@ def server():
     process.communicate()
 
 
-def test_a_board_whose_process_is_gone(server):
+def test_a_board_a_leader_and_a_member_whose_launcher_is_gone(server, monkeypatch):
+    monkeypatch.setattr(Job, "enter", lambda job: None)
     board = Board(open_store("localhost", server.port))
     board.post("said", 1)
     assert board.read("said", int) == 1
-    server.kill()
-    server.wait()
-    for call in (partial(board.has, "said"), partial(board.read, "said", int), partial(board.post, "said", 2)):
-        with pytest.raises(BoardLostError, match="--resume"):
-            call()
-
-
-def test_a_launcher_that_is_gone_is_one_error(server, monkeypatch):
-    monkeypatch.setattr(Job, "enter", lambda job: None)
+    member = Member(Job(1, 2, 1, "localhost", server.port, False), Board(open_store("localhost", server.port)))
 
     def lead():
         with leading(Job(0, 1, 0, "localhost", server.port, opens_store=False)) as leader:
@@ -145,15 +138,11 @@ def test_a_launcher_that_is_gone_is_one_error(server, monkeypatch):
 
     with pytest.raises(BoardLostError):
         lead()
-
-
-def test_a_member_says_that_the_launcher_is_gone(server):
-    job = Job(1, 2, 1, "localhost", server.port, opens_store=False)
-    member = Member(job, Board(open_store(job.host, job.port)))
-    server.kill()
-    server.wait()
     with pytest.raises(BoardLostError):
         member.follow()
+    for call in (partial(board.has, "said"), partial(board.read, "said", int), partial(board.post, "said", 2)):
+        with pytest.raises(BoardLostError, match="--resume"):
+            call()
 
 
 def end(status, phase="verify", phases=5, message=""):
