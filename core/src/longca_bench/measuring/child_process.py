@@ -13,15 +13,15 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 from longca.plain_text import plain_text
-from longca.processes import how_it_ended
+from longca.processes import end_with_parent, how_it_ended
 
-__all__ = ["ChildProcess", "connection_of"]
+__all__ = ["ChildProcess", "serve"]
 
 _MARK = "LONGCA_CHILD"
 _ANSWER = 5.0  # seconds until a process that closed its connection has ended
@@ -134,6 +134,11 @@ def _marked(mark: str) -> list[int]:
     return found
 
 
-def connection_of(descriptor: str) -> Connection:
-    """The end of the connection of a process that `ChildProcess` has started, by the process's argument."""
-    return Connection(int(descriptor))
+def serve(work: Callable[[Connection], None]) -> None:
+    """Does the work of a process that `ChildProcess` has started, until the connection is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one handles Ctrl-C
+    end_with_parent()
+    try:
+        work(Connection(int(sys.argv[1])))
+    except (EOFError, ConnectionError):
+        return

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["allocate", "close", "export", "is_exhausted", "open_exported", "release"]
+__all__ = ["allocate", "close", "export", "is_device_lost", "is_exhausted", "open_exported", "release"]
 
 _HANDLE = 64  # bytes of a CUipcMemHandle
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
@@ -84,6 +84,18 @@ def is_exhausted(error: BaseException, text: str) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in text:
         return True
     return _OF_NCCL in text.lower() and _is_full()
+
+
+def is_device_lost() -> bool:
+    """Whether this process's CUDA context can do nothing more, as after an illegal memory access."""
+    if not torch.cuda.is_initialized():
+        return False
+    try:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    except RuntimeError:
+        return True
+    return False
 
 
 def _is_full() -> bool:

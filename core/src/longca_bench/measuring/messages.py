@@ -16,7 +16,7 @@ from pydantic import BaseModel, TypeAdapter
 from longca.manifests import Device
 from longca_bench.measuring.status import Status
 
-__all__ = ["COMPUTING", "PUSHING", "Phase", "Place", "Result", "Setup", "from_json", "to_json"]
+__all__ = ["COMPUTING", "PUSHING", "Place", "Result", "Setup", "from_json", "to_json"]
 
 #: First word of each phase in which a rank is inside a kernel, and does not wait for other ranks.
 COMPUTING = "kernel"
@@ -64,18 +64,6 @@ class Setup:
     memory: int | None
     wait_idle: float = 0.0
     place: Place | None = None
-
-
-@dataclass(frozen=True)
-class Phase:
-    """The phase that a rank begins.
-
-    Attributes:
-        name: `ready` after the start, and then for each case `load`, `inputs`, `plan`, `verify`, `time` and `verify
-            again`. Ranks have more phases.
-    """
-
-    name: str
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,6 @@ import gc
 import mmap
 import os
 import resource
-import signal
-import sys
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -25,10 +23,9 @@ from longca.kernels.base import Kernel, Plan
 from longca.manifests import Direction, Problem
 from longca.parallel.pushes import window_bytes
 from longca.plain_text import plain_text
-from longca.processes import end_with_parent
 from longca_bench.measuring import memory
 from longca_bench.measuring.arena import Block, Where, tensor_at
-from longca_bench.measuring.child_process import connection_of
+from longca_bench.measuring.child_process import serve
 from longca_bench.measuring.commands import MOST_BYTES, Answer, Call, Mode, PlanFacts, Returned, WorkerSetup
 from longca_bench.measuring.global_state import GlobalState
 from longca_bench.measuring.messages import Place
@@ -42,19 +39,8 @@ _ERROR = 2000
 _WORD = 400
 
 
-def main() -> None:
-    """Does what the process that started this one commands, until it closes the connection."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one handles Ctrl-C
-    end_with_parent()
-    connection = connection_of(sys.argv[1])
-    try:
-        setup: WorkerSetup = connection.recv()
-        _serve(connection, setup)
-    except (EOFError, ConnectionError):
-        return
-
-
-def _serve(connection: Connection, setup: WorkerSetup) -> None:
+def _serve(connection: Connection) -> None:
+    setup: WorkerSetup = connection.recv()
     if setup.memory is not None:
         resource.setrlimit(resource.RLIMIT_AS, (setup.memory, setup.memory))
     os.environ["LONGCA_PLUGINS"] = ",".join(setup.distributions)  # no other plugin is imported here
@@ -101,18 +87,7 @@ class WorkerProcess:
         # The error is gone now, and with it the tensors of the frames that it came through.
         gc.collect()
         changed: list[str] = [] if self._state is None else self._state.changed()
-        return Answer(error=text, exhausted=exhausted, lost=self._poisoned(), changed=changed)
-
-    def _poisoned(self) -> bool:
-        """Whether the CUDA context can do nothing more, as after an illegal memory access."""
-        if not torch.cuda.is_initialized():
-            return False
-        try:
-            torch.cuda.synchronize()
-            torch.cuda.empty_cache()
-        except RuntimeError:
-            return True
-        return False
+        return Answer(error=text, exhausted=exhausted, lost=memory.is_device_lost(), changed=changed)
 
     def _share(self, number: int, nbytes: int, handle: bytes, fd: int) -> Answer:
         """Maps a block, by its IPC handle or by the descriptor of its file in the process that started this one."""
@@ -304,4 +279,4 @@ def _facts(plan: Any, problem: Problem) -> PlanFacts:
 
 
 if __name__ == "__main__":
-    main()
+    serve(_serve)

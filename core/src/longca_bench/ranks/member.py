@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from longca_bench.measuring.child_process import ChildProcess
-from longca_bench.measuring.messages import Phase, Place, Result, from_json
+from longca_bench.measuring.messages import Place, Result, from_json
 from longca_bench.measuring.status import Status
 from longca_bench.ranks.board import Assignment, Board, RankResult, answer, assignment, gone, open_store, ready, stop
 from longca_bench.ranks.job import Job
@@ -77,12 +77,12 @@ class Member:
         while (process := self._process) is not None:
             try:
                 if process.connection.poll(_LISTEN):
-                    said: Phase | Result = from_json(process.connection.recv_bytes(), Phase | Result)
+                    said: str | Result = from_json(process.connection.recv_bytes(), str | Result)
                     if isinstance(said, Result):
                         if said.is_last:
                             self.end()
                         return said
-                    self._phase, self._phases = said.name, self._phases + 1
+                    self._phase, self._phases = said, self._phases + 1
                     return self._phase
             except (EOFError, OSError):
                 how = process.how_it_ended()

@@ -7,18 +7,16 @@ kernels run in its worker.
 
 from __future__ import annotations
 
-import signal
-import sys
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
 import torch
 
 from longca.kernels.base import torch_device
-from longca.processes import end_with_parent
 from longca_bench.measuring.bench import Bench
-from longca_bench.measuring.child_process import connection_of
-from longca_bench.measuring.messages import Phase, Setup, to_json
+from longca_bench.measuring.child_process import serve
+from longca_bench.measuring.memory import is_device_lost
+from longca_bench.measuring.messages import Setup, to_json
 from longca_bench.measuring.worker import Workers
 from longca_bench.measuring.world import Instruments, Phases
 from longca_bench.ranks.world import JobWorld
@@ -26,21 +24,11 @@ from longca_bench.ranks.world import JobWorld
 __all__: list[str] = []
 
 
-def main() -> None:
-    """Serves the connection that the command line names."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the leader handles Ctrl-C
-    end_with_parent()
-    try:
-        _serve(connection_of(sys.argv[1]))
-    except (EOFError, ConnectionError):
-        return
-
-
 def _serve(connection: Connection) -> None:
     """Measures tasks until the connection is closed. A process that can measure nothing more waits for its end."""
     setup: Setup = connection.recv()
     assert setup.place is not None, "a rank has a place"
-    phases = Phases(lambda name: connection.send_bytes(to_json(Phase(name))))
+    phases = Phases(lambda name: connection.send_bytes(to_json(name)))
     phases("joining")
     world = JobWorld(torch_device(setup.device), setup.place)
     workers = Workers(world.device, setup.memory)
@@ -49,22 +37,11 @@ def _serve(connection: Connection) -> None:
     try:
         while True:
             result = bench.result(connection.recv(), None)
-            connection.send_bytes(to_json(replace(result, is_last=result.is_last or _is_lost())))
+            connection.send_bytes(to_json(replace(result, is_last=result.is_last or is_device_lost())))
             torch.cuda.empty_cache()
     finally:
         workers.close()
 
 
-def _is_lost() -> bool:
-    """Whether the CUDA context can do nothing more, as after an illegal memory access."""
-    if not torch.cuda.is_initialized():
-        return False
-    try:
-        torch.cuda.synchronize()
-    except RuntimeError:
-        return True
-    return False
-
-
 if __name__ == "__main__":
-    main()
+    serve(_serve)

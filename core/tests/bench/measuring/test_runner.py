@@ -30,7 +30,7 @@ def run(core, **selection):
 
 @pytest.mark.parametrize(
     "patterns",
-    [("causal_document", "prefix_lm", "uniform_block_sparse"), pytest.param((), marks=pytest.mark.exhaustive)],
+    [("causal_document", "prefix_lm_causal", "uniform_block_sparse"), pytest.param((), marks=pytest.mark.exhaustive)],
     ids=["some", "all"],
 )
 def test_every_pattern_and_kernel(core, patterns):
