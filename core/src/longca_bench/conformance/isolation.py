@@ -22,7 +22,7 @@ from longca_bench.measuring.worker import Workers
 
 __all__ = ["Isolation"]
 
-_MOST_KERNELS = 4  # with a worker each
+_OF_EACH_TEST = "PYTEST_CURRENT_TEST"  # a variable that differs in each test, and of which no kernel knows
 _MOST_UNUSED = 200  # blocks of shared memory without a tensor, each of which holds a file descriptor
 
 
@@ -81,8 +81,6 @@ class _KernelWorkers:
             self.workers.trim()
         key = name, frozenset(provider.distribution for provider in registry.providers(name))
         if key not in self._kernels:
-            if len(self._kernels) == _MOST_KERNELS:
-                self._kernels.pop(next(iter(self._kernels))).end()
             self._kernels[key] = RemoteKernel(self.workers, *key)
         self.workers.deadline = None  # a new worker runs no code of a plugin yet
         self._kernels[key].start()
@@ -94,7 +92,7 @@ _kept: dict[torch.device, _KernelWorkers] = {}
 
 
 def _workers_on(place: torch.device) -> _KernelWorkers:
-    environment = dict(os.environ)
+    environment = {name: value for name, value in os.environ.items() if name != _OF_EACH_TEST}
     if place in _kept and _kept[place].environment != environment:
         _kept.pop(place).workers.close()
     if place not in _kept:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+from importlib_metadata import packages_distributions
 from packaging.utils import canonicalize_name
 
 from longca.errors import PluginError
@@ -25,13 +26,12 @@ __all__ = ["KERNEL_CHECKS", "PLUGIN_CHECKS"]
 _SECONDS = 120
 _WORDS = 500  # characters of an error that are shown
 
-#: Imports the plugin's module in a fresh interpreter. Prints all loaded modules and the owners of import names.
+#: Imports the plugin's module in a fresh interpreter, and prints all loaded modules.
 _LISTING = """
-import importlib, importlib_metadata, json, sys
+import importlib, json, sys
 sys.path[:] = json.loads(sys.argv[2])
 importlib.import_module(sys.argv[1])
-loaded = sorted(sys.modules)
-print(json.dumps([loaded, importlib_metadata.packages_distributions()]))
+print(json.dumps(sorted(sys.modules)))
 """
 
 
@@ -49,12 +49,16 @@ def admitted(registry: Registry, plugin: PluginInfo) -> None:
 
 def light_import(registry: Registry, plugin: PluginInfo) -> None:
     """A listing of the plugin imports no torch, no implementation, and no package that a manifest requires."""
-    loaded, owners = _import_afresh(plugin.module)
+    loaded = _import_afresh(plugin.module)
     manifests = [registry.manifest(name) for name in plugin.kernels]
     texts = (text for m in manifests for text in (*m.requires, *(r for o in m.offers for r in o.requires)))
     required = {canonicalize_name(wanted.name) for text in texts for wanted in alternatives(text)}
     heavy = {"torch"} | {m.implementation.partition(":")[0] for m in manifests}
-    heavy |= {name for name, found in owners.items() if required & {canonicalize_name(owner) for owner in found}}
+    heavy |= {
+        name
+        for name, found in packages_distributions().items()
+        if required & {canonicalize_name(owner) for owner in found}
+    }
     if imported := sorted(heavy & loaded):
         raise PluginError(
             f"importing {plugin.module} imports {', '.join(imported)}; every listing imports {plugin.module}. "
@@ -84,8 +88,8 @@ PLUGIN_CHECKS: dict[str, Callable[[Registry, PluginInfo], None]] = {"admitted": 
 KERNEL_CHECKS: dict[str, Callable[[Registry, str, Device, Isolation], None]] = {"loadable": loadable}
 
 
-def _import_afresh(module: str) -> tuple[set[str], dict[str, list[str]]]:
-    """All modules that an import of the module loads, and the distributions of each import name.
+def _import_afresh(module: str) -> set[str]:
+    """All modules that an import of the module loads.
 
     Raises:
         PluginError: The import fails, or does not end.
@@ -97,9 +101,8 @@ def _import_afresh(module: str) -> tuple[set[str], dict[str, list[str]]]:
     except subprocess.TimeoutExpired:
         raise PluginError(f"the import of {module} in a fresh process took more than {_SECONDS} seconds") from None
     try:
-        loaded, owners = json.loads(done.stdout.splitlines()[-1])
+        return set(json.loads(done.stdout.splitlines()[-1]))
     except (IndexError, ValueError):
         words = " ".join(done.stderr.splitlines()[-1:])[:_WORDS]
         ended = how_it_ended(done.returncode)
         raise PluginError(f"{module} cannot be imported: its process {ended}. {words}".rstrip()) from None
-    return set(loaded), dict(owners)

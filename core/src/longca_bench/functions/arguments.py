@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -85,21 +86,17 @@ def _attn_mask(call: Context) -> Tensor:
     return call.tensor(dense if call.queries is None else dense[..., call.queries, :], torch.bool)
 
 
-def _bounds_q(call: Context) -> Tensor:
-    return call.tensor(document_bounds(call.mask), torch.int32)
+def _bounds(call: Context, *, of_keys: bool = False) -> NDArray[np.int64]:
+    """The bounds of the documents, or of all keys if these are not the queries."""
+    return np.array([0, call.mask.seqlen_k]) if of_keys and not call.mask.is_square else document_bounds(call.mask)
 
 
-def _bounds_k(call: Context) -> Tensor:
-    square = call.mask.is_square
-    return call.tensor(document_bounds(call.mask) if square else [0, call.mask.seqlen_k], torch.int32)
+def _cu_seqlens(call: Context, *, of_keys: bool = False) -> Tensor:
+    return call.tensor(_bounds(call, of_keys=of_keys), torch.int32)
 
 
-def _longest(call: Context) -> int:
-    return int(np.diff(document_bounds(call.mask)).max(initial=0))
-
-
-def _longest_k(call: Context) -> int:
-    return _longest(call) if call.mask.is_square else call.mask.seqlen_k
+def _longest(call: Context, *, of_keys: bool = False) -> int:
+    return int(np.diff(_bounds(call, of_keys=of_keys)).max(initial=0))
 
 
 def _position_ids(call: Context) -> Tensor:
@@ -116,12 +113,12 @@ def _window_size(call: Context) -> tuple[int, int]:
 ARGUMENTS: dict[str, Callable[[Context], Any]] = {
     "mask": lambda call: call.mask,
     "attn_mask": _attn_mask,
-    "cu_seqlens": _bounds_q,
-    "cu_seqlens_q": _bounds_q,
-    "cu_seqlens_k": _bounds_k,
+    "cu_seqlens": _cu_seqlens,
+    "cu_seqlens_q": _cu_seqlens,
+    "cu_seqlens_k": partial(_cu_seqlens, of_keys=True),
     "max_seqlen": _longest,
     "max_seqlen_q": _longest,
-    "max_seqlen_k": _longest_k,
+    "max_seqlen_k": partial(_longest, of_keys=True),
     "position_ids": _position_ids,
     "is_causal": lambda call: is_causal(call.mask),
     "causal": lambda call: is_causal(call.mask),

@@ -26,10 +26,8 @@ __all__ = [
     "Reference",
     "Rows",
     "distance",
-    "gradients_of_part",
     "part_reference",
     "reference",
-    "reference_of_all",
 ]
 
 #: Visible pairs over all heads above which the reference is computed in float32 instead of float64.
@@ -88,18 +86,11 @@ def reference(problem: Problem, inputs: Inputs) -> Reference:
     """
     sample = sample_heads(problem)
     if sample is None:
-        return reference_of_all(problem, inputs)
-    found = reference_of_all(sample.problem(problem), sample.inputs(inputs))
-    return replace(found, problem=problem, sample=sample)
+        return _of_all(problem, inputs)
+    return replace(_of_all(sample.problem(problem), sample.inputs(inputs)), problem=problem, sample=sample)
 
 
-def reference_of_all(problem: Problem, inputs: Inputs) -> Reference:
-    """The reference of all heads of a problem, whatever its size.
-
-    Args:
-        problem: The problem.
-        inputs: Its tensors.
-    """
+def _of_all(problem: Problem, inputs: Inputs) -> Reference:
     mask, scale = problem.concrete_mask, problem.scale
     low, high = torch_dtype(problem.dtype), _high(problem)
     q, k, v = inputs.q, inputs.k, inputs.v
@@ -128,22 +119,8 @@ def part_reference(problem: Problem, inputs: Inputs, other: tuple[Tensor, Tensor
     part = attention_forward(q, k, v, mask, scale, high)
     exact = merge(part, other)
     rounded = exact if low is high else merge(attention_forward(q, k, v, mask, scale, low), other)
-    return replace(gradients_of_part(problem, inputs, exact, rounded), lse=part[1])
-
-
-def gradients_of_part(
-    problem: Problem, inputs: Inputs, exact: tuple[Tensor, Tensor], rounded: tuple[Tensor, Tensor]
-) -> Reference:
-    """The reference of the gradients of a part, by the outputs and log-sum-exps of the whole softmax.
-
-    Args:
-        problem: The part.
-        inputs: Its tensors.
-        exact: Out [Tq, Hq, D] and lse [Hq, Tq], as the reference has them.
-        rounded: The same of a kernel in the problem's dtype.
-    """
     rows = _gradients(problem, inputs, exact, rounded)
-    return Reference(problem, rows, exact[1], _high(problem), _largest(exact[1]), exact)
+    return Reference(problem, rows, part[1], high, _largest(exact[1]), exact)
 
 
 def _largest(lse: Tensor) -> float:

@@ -207,6 +207,8 @@ def manifest(name: str) -> KernelManifest:
         unequal_lengths=True,
         backward=Backward.EXTERNAL,
         dtypes=("float32",),
+        gqa=False,
+        head_dims=(32,),
         cpu=True,
         deterministic=name != "once_in_many",
         metadata="O(1)",

@@ -184,7 +184,7 @@ PROVIDES = """
 @hookimpl
 def provide_kernel():
     back = {"backward": "external", "forward": False, "unequal_lengths": True, "deterministic": True}
-    only = offer("causal", dtypes=("float32",), **back)
+    only = offer("causal", dtypes=("float32",), gqa=False, head_dims=(32,), **back)
     return kernel("back", only, implementation="only_backward:Backward")
 """
 RUN = """
