@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 from dataclasses import fields
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperGroup
-
-from longca.plain_text import plain_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +25,6 @@ __all__ = [
     "chosen_device",
     "chosen_directions",
     "count_workers",
-    "finite",
     "open_registry",
     "print_json",
     "say_complaints",
@@ -41,79 +37,42 @@ NoPlugin = Annotated[
     typer.Option("--no-plugin", metavar="NAME", help="Leave out this plugin or distribution. Repeatable."),
 ]
 
-#: The word for a value in the help, by the value's type. A flag has no value.
-_WORDS = {"bool": "", "int": "N", "int range": "N", "float": "X", "float range": "X", "path": "PATH", "Path": "PATH"}
-
-
-def finite(value: float | None) -> float | None:
-    """The callback of an option with a number. NaN is within every range, and is refused here.
-
-    Raises:
-        BadParameter: The value is NaN.
-    """
-    if value is not None and math.isnan(value):
-        raise typer.BadParameter(f"{value} is no number")
-    return value
-
 
 class Commands(TyperGroup):
-    """A group of commands whose help has a word for each option's value, such as `N`, instead of `<int range>`.
-
-    A message about a wrong option repeats no value of thousands of characters. `--mask`, an option of `longca run`, is
-    refused with the place of the mask where it is an argument.
-    """
+    """A group of commands. `--mask`, an option of `longca run`, is refused with its place where it is an argument."""
 
     def invoke(self, ctx: Any) -> Any:
         """Runs the chosen command."""
         try:
             return super().invoke(ctx)
-        except typer.BadParameter as error:
-            if getattr(error.param, "name", None) == "head_dim":
-                error.message = (
-                    "LongCA has no attention yet whose v has another head dim than q and k; give one integer"
-                )
-            error.message = plain_text(error.message, 500)
-            raise
         except Exception as raised:
             wrong: Any = raised  # of the copy of Click that this version of Typer has
-            if getattr(wrong, "option_name", None) == "--mask":
-                name = ctx.invoked_subcommand
-                asked = [each.name for each in self.get_command(ctx, name).params]
-                if "pattern" in asked:
-                    wrong.message = f"no option --mask here; the mask comes first: longca {name} causal"
-                    wrong.possibilities = None
+            if getattr(wrong, "option_name", None) == "--mask" and ctx.invoked_subcommand in ("recommend", "show-mask"):
+                wrong.message = f"no option --mask here; the mask comes first: longca {ctx.invoked_subcommand} causal"
+                wrong.possibilities = None
+            elif getattr(getattr(wrong, "param", None), "name", None) == "head_dim":
+                wrong.message = "LongCA has no attention yet whose v has another head dim; give one integer"
             raise
 
     def get_params(self, ctx: Any) -> Any:
         """The group's own options."""
-        return _with_words(super().get_params(ctx), ctx)
+        return _without_values(super().get_params(ctx))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A command of the group, or None."""
+        """A command of the group, or None. A paragraph's lines are joined, and the terminal breaks them anew."""
         command = super().get_command(ctx, cmd_name)
         if command is not None:
-            _with_words(command.get_params(ctx), ctx)
-            # A paragraph's lines are joined, and the terminal breaks them anew.
+            _without_values(command.get_params(ctx))
             command.help = "\n\n".join(" ".join(part.split()) for part in (command.help or "").split("\n\n"))
         return command
 
 
-def _with_words(parameters: Sequence[Any], context: Any) -> Sequence[Any]:
-    """Options with words for values without a metavar, and arguments without a type beside their name."""
+def _without_values(parameters: Any) -> Any:
+    """Parameters whose flags have no word for a value in the help, because they take none."""
     for parameter in parameters:
-        if not hasattr(parameter, "display_type_rich"):  # older versions of Typer show words by themselves
-            continue
-        parameter._get_number_range_help_str = _nothing  # a number beyond its range is refused with a message
-        if parameter.param_type_name == "argument":
-            parameter.display_type_rich = _nothing
-        elif parameter.metavar is None:
-            shown = parameter.display_type(context).strip("<>").removeprefix("list[").removesuffix("]")
-            parameter.metavar = _WORDS.get(shown, "TEXT")
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
     return parameters
-
-
-def _nothing(**about: Any) -> str:
-    return ""
 
 
 def takes_options(

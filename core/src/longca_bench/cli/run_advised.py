@@ -14,7 +14,7 @@ from longca_bench.cli.options import print_json
 if TYPE_CHECKING:
     from longca.manifests import Device
     from longca.plugins import Registry
-    from longca_bench.cli.run_request import Request
+    from longca_bench.cli.run_options import RunOptions
     from longca_bench.measuring.outcome import Outcome
     from longca_bench.measuring.records import Record
     from longca_bench.suites.suite import Suite
@@ -26,15 +26,7 @@ _MOST = 3
 
 
 class RunCommand(TyperCommand):
-    """A command whose option --recommended needs no number, and whose help shows no type for flags."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """The parameters. A flag has an empty type in the help."""
-        params = super().get_params(ctx)
-        for param in params:
-            if getattr(param, "is_flag", False):
-                param.metavar = ""
-        return params
+    """A command whose option --recommended needs no number."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parses arguments, with the number that is left out."""
@@ -49,14 +41,14 @@ def _with_number(args: Sequence[str]) -> Iterator[str]:
 
 
 def advised(
-    wanted: Request, suite: Suite, where: Device, registry: Registry, ranks: int | None
+    options: RunOptions, suite: Suite, where: Device, registry: Registry, ranks: int | None
 ) -> tuple[Suite, list[Outcome]]:
     """The suite that measures a suite's recommended choices, and their predictions.
 
     A resumed run keeps its original predictions.
 
     Args:
-        wanted: The request of the command.
+        options: The options of the command.
         suite: The suite that was made of a mask pattern.
         where: The device.
         registry: The registry of kernels and strategies.
@@ -67,23 +59,23 @@ def advised(
     """
     from longca_bench.measuring.advised import advise, problems, suite_of_choices
 
-    assert wanted.recommended is not None
-    outcomes = _earlier(wanted, suite, where, registry, ranks)
+    assert options.recommended is not None
+    outcomes = _earlier(options, suite, where, registry, ranks)
     if outcomes is None:
-        most = wanted.recommended
+        most = options.recommended
         outcomes = [advise(problem, where, registry, most=most, ranks=ranks) for problem in problems(suite)]
     return suite_of_choices(suite, outcomes), outcomes
 
 
 def _earlier(
-    wanted: Request, suite: Suite, where: Device, registry: Registry, ranks: int | None
+    options: RunOptions, suite: Suite, where: Device, registry: Registry, ranks: int | None
 ) -> list[Outcome] | None:
     """The predictions of the resumed run, or None if it has none."""
     from longca.errors import RequestError
     from longca_bench.measuring.advised import problems, with_cases
     from longca_bench.measuring.outcome import Outcome
 
-    file = _file(wanted.out) if wanted.out is not None and wanted.resume else None
+    file = _file(options.out) if options.out is not None and options.resume else None
     if file is None or not file.exists():
         return None
     try:
@@ -91,7 +83,7 @@ def _earlier(
     except (ValueError, TypeError, OSError) as error:
         raise RequestError(f"cannot resume: {file}: {error}. Start another run with --out") from None
     asked = list(problems(suite))
-    same = len(said) == len(asked) and all(one.asked == wanted.recommended for one in said)
+    same = len(said) == len(asked) and all(one.asked == options.recommended for one in said)
     pairs = zip(asked, said, strict=same)
     if not same or any(with_cases(problem, one, where, registry, ranks) != one for problem, one in pairs):
         raise RequestError(

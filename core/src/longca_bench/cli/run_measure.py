@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from longca_bench.cli.run_advised import measured_outcomes, print_advised, write
 if TYPE_CHECKING:
     from longca.manifests import Device
     from longca.plugins import Registry
-    from longca_bench.cli.run_request import Request
+    from longca_bench.cli.run_options import RunOptions
     from longca_bench.measuring.outcome import Outcome
     from longca_bench.measuring.records import Record
     from longca_bench.measuring.run_folder import RunFolder
@@ -30,7 +29,7 @@ __all__ = ["measure", "run_folder"]
 
 
 def measure(
-    wanted: Request,
+    options: RunOptions,
     suite: Suite,
     cases: list[Case],
     where: Device,
@@ -41,7 +40,7 @@ def measure(
     """Measures cases and prints their records.
 
     Args:
-        wanted: The request of the command line.
+        options: The options of the command line.
         suite: The suite of the cases.
         cases: The cases. A case with a record in the run's folder is not measured again.
         where: The device of the run.
@@ -63,10 +62,10 @@ def measure(
     surroundings = {**environment(registry, suite, where), "cases": len(cases)}
     if leader is not None:
         surroundings["ranks"] = leader.size
-    folder = RunFolder(run_folder(wanted.out, suite.name, wanted.resume), surroundings, resume=wanted.resume)
+    folder = RunFolder(run_folder(options.out, suite.name, options.resume), surroundings, resume=options.resume)
     if outcomes:
         write_outcomes(folder.path, outcomes)
-    records = _run(wanted, suite, cases, where, registry, leader, folder)
+    records = _run(options, suite, cases, where, registry, leader, folder)
     if kernels := dict.fromkeys(record.kernel for record in records if record.unverified):
         advice = "`longca verify --unverified` verifies all their offers"
         typer.echo(f"nobody verified {', '.join(kernels)} on {where} before; {advice}", err=True)
@@ -74,18 +73,18 @@ def measure(
         typer.echo(f"{', '.join(kernels)} gave no log-sum-exp of [heads, tokens], so none was checked", err=True)
     if outcomes:
         outcomes = measured_outcomes(folder.path, outcomes, records)
-    if wanted.as_json and outcomes:
+    if options.as_json and outcomes:
         print_advised(outcomes, as_json=True)
-    elif wanted.as_json:
+    elif options.as_json:
         print_json([record.model_dump(mode="json") for record in records])
     else:
-        _print_records(records, surroundings, folder.records, wanted.ab, outcomes)
-    if code := max(exit_code(records), _say_nothing_measured(records, wanted.ab)):
+        _print_records(records, surroundings, folder.records, options.ab, outcomes)
+    if code := max(exit_code(records), _say_nothing_measured(records, options.ab)):
         raise typer.Exit(code)
 
 
 def _run(
-    wanted: Request,
+    options: RunOptions,
     suite: Suite,
     cases: list[Case],
     where: Device,
@@ -97,36 +96,77 @@ def _run(
 
     The progress leaves out the cases of kernels for other devices.
     """
-    from longca_bench.cli.progress import Progress, say_duration
     from longca_bench.measuring.runner import run_cases
-    from longca_bench.suites.duration import duration_of, is_measured
     from longca_bench.suites.tasks import is_elsewhere
 
     left = [case for case in cases if case.digest(str(where)) not in folder.done]
-    _say_resumed(folder, len(cases) - len(left), quiet=wanted.as_json)
-    if left and not wanted.as_json and is_measured(left, where):
-        say_duration(duration_of(left, where, registry), err=True)
-    apart = {case.kernel for case in filter(is_elsewhere(registry, where), left)}
-    progress = Progress(sum(case.kernel not in apart for case in left), quiet=wanted.as_json)
-    options = replace(wanted.options, workers=count_workers(where))
+    done = len(cases) - len(left)
+    if not options.as_json:
+        _say_beforehand(folder, done, left, where, registry)
+    elsewhere = {case.kernel for case in filter(is_elsewhere(registry, where), left)}
+    progress = _Progress(sum(case.kernel not in elsewhere for case in left), quiet=options.as_json)
+    settings = options.settings(registry.disabled, count_workers(where))
 
     def keep(record: Record) -> None:
         folder.append(record)
-        if record.kernel not in apart:
+        if record.kernel not in elsewhere:
             progress.advance(record)
 
     try:
-        together = None if leader is None else leader.run
-        new = run_cases(suite, left, where, registry, keep, options, together)
+        new = run_cases(suite, left, where, registry, keep, settings, None if leader is None else leader.run)
     except KeyboardInterrupt:
         progress.stop()
-        folder.close()
-        _say_interrupted(folder.path, len(cases) - len(left) + folder.added, len(cases))
+        _say_interrupted(folder.path, done + folder.added, len(cases))
         raise
     finally:
         folder.close()
         progress.stop()
     return list({record.case: record for record in (*folder.earlier, *new)}.values())
+
+
+class _Progress:
+    """A bar on a terminal, lines elsewhere, and nothing if JSON is printed.
+
+    A line is printed for each case that was measured or that failed. Unsupported cases are only counted.
+
+    Args:
+        total: Number of cases to come.
+        quiet: Whether to show nothing.
+    """
+
+    def __init__(self, total: int, *, quiet: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        console = Console(stderr=True, highlight=False)
+        self._quiet, self._total, self._done = quiet, total, 0
+        columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(elapsed_when_finished=True)
+        self._bar = Progress(*columns, TextColumn("{task.description}"), console=console, transient=True)
+        self._task = self._bar.add_task("", total=total)
+        self._shown = not quiet and console.is_terminal
+        if self._shown:
+            self._bar.start()
+
+    def advance(self, record: Record) -> None:
+        """Shows the record of a finished case."""
+        from longca_bench.measuring.status import Status
+        from longca_bench.reports.text import safe
+        from longca_bench.reports.words import mask_name
+
+        self._done += 1
+        shared = f" {record.strategy} {record.placed or record.placement}" if record.strategy else ""
+        mask = mask_name(record.pattern, record.factors)
+        what = f"{record.kernel} {mask} {record.seqlen} {record.direction}{shared}"
+        self._bar.update(self._task, advance=1, description=safe(what))
+        if self._quiet or self._shown or record.status is Status.UNSUPPORTED:
+            return
+        time = f"{record.median * 1e3:.3g} ms" if record.median is not None else ""
+        typer.echo(f"[{self._done}/{self._total}] {safe(what)}: {record.status} {time}".rstrip(), err=True)
+
+    def stop(self) -> None:
+        """Clears the bar."""
+        if self._shown:
+            self._bar.stop()
 
 
 def run_folder(out: Path | None, suite: str, resume: bool) -> Path:
@@ -151,11 +191,17 @@ def run_folder(out: Path | None, suite: str, resume: bool) -> Path:
     return next(path for each in names if not (path := Path("runs") / each).exists())
 
 
-def _say_resumed(folder: RunFolder, done: int, *, quiet: bool) -> None:
-    if folder.torn and not quiet:
+def _say_beforehand(folder: RunFolder, done: int, left: Sequence[Case], where: Device, registry: Registry) -> None:
+    """Says on stderr what is kept of an earlier run, and how long the run will take if that is predicted."""
+    from longca_bench.reports.text import printable
+    from longca_bench.suites.duration import duration_of, is_measured
+
+    if folder.torn:
         typer.echo("the last line of the earlier records was torn, and is dropped; its case is run again", err=True)
-    if done and not quiet:
+    if done:
         typer.echo(f"{done} cases were measured before and are kept", err=True)
+    if left and is_measured(left, where) and (found := duration_of(left, where, registry)).seconds is not None:
+        typer.echo(printable(found.sentence), err=True)
 
 
 def _say_interrupted(folder: Path, done: int, total: int) -> None:

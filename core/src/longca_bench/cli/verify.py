@@ -11,8 +11,9 @@ import typer
 from longca.errors import RequestError, VerificationError
 from longca.limits import MAX_JOBS, MAX_REPEATS, MAX_SECONDS
 from longca_bench.cli.mask_options import MaskOptions, takes_mask
-from longca_bench.cli.options import AsJson, NoPlugin, chosen_device, finite, open_registry, print_json
+from longca_bench.cli.options import AsJson, NoPlugin, chosen_device, open_registry, print_json, takes_options
 from longca_bench.cli.verification_json import provenance, verification_as_json
+from longca_bench.cli.verify_function import FunctionOptions, of_function, verify_function
 from longca_bench.measuring.options import DEADLINE
 
 if TYPE_CHECKING:
@@ -22,15 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["verify"]
 
-_PANEL = "A function of yours"
-
-
-def _of_function(help: str, metavar: str | None = None) -> Any:
-    """An option that goes with --function."""
-    return typer.Option(help=help, metavar=metavar, rich_help_panel=_PANEL)
-
 
 @takes_mask()
+@takes_options(FunctionOptions, "about")
 def verify(
     context: typer.Context,
     kernel: Annotated[
@@ -48,12 +43,7 @@ def verify(
     ] = 1,
     timeout: Annotated[
         float,
-        typer.Option(
-            help="Seconds that a kernel may take for each problem of an offer.",
-            min=0.001,
-            max=MAX_SECONDS,
-            callback=finite,
-        ),
+        typer.Option(help="Seconds that a kernel may take for each problem of an offer.", min=0.001, max=MAX_SECONDS),
     ] = DEADLINE,
     repeat: Annotated[
         int | None,
@@ -73,41 +63,9 @@ def verify(
     ] = False,
     function: Annotated[
         str | None,
-        _of_function("Verify this function of q, k and v, such as my_module:attention.", "MODULE:FUNCTION"),
+        of_function("Verify this function of q, k and v, such as my_module:attention.", "MODULE:FUNCTION"),
     ] = None,
-    shape: Annotated[
-        str | None, _of_function("The shape of its tensors: thd, bhsd or bshd. (default: thd)", "SHAPE")
-    ] = None,
-    mask: Annotated[
-        str | None,
-        _of_function(
-            "Only masks of this pattern, or the one mask that the options below describe. (default: all masks that "
-            "its parameters can describe)",
-            "PATTERN",
-        ),
-    ] = None,
-    equal_lengths: Annotated[
-        bool | None, typer.Option("--equal-lengths", help="Only as many queries as keys.", rich_help_panel=_PANEL)
-    ] = None,
-    direction: Annotated[
-        str | None, _of_function("forward, or backward for both. (default: backward)", "DIRECTION")
-    ] = None,
-    dtype: Annotated[str | None, _of_function("Data type of its tensors. (default: float32)", "DTYPE")] = None,
-    heads: Annotated[str | None, _of_function("Query heads and KV heads. (default: 4:2)", "Q:KV")] = None,
-    head_dim: Annotated[int | None, _of_function("Head dimension. (default: 64)")] = None,
-    scale: Annotated[float | None, _of_function("Factor on the scores. (default: 1/√head dim)")] = None,
-    rotary: Annotated[
-        float | None,
-        _of_function("Base of the rotary positions that it applies to q and k by itself. (default: no positions)"),
-    ] = None,
-    placement: Annotated[
-        str | None,
-        _of_function(
-            "The tokens of each rank under torchrun: contiguous, zigzag, another placement, or a function of the mask "
-            "and the number of ranks. (default: contiguous)",
-            "NAME|MODULE:FUNCTION",
-        ),
-    ] = None,
+    about: FunctionOptions = FunctionOptions(),
     described: MaskOptions = MaskOptions(),
     as_json: AsJson = False,
     no_plugin: NoPlugin = None,
@@ -130,28 +88,13 @@ def verify(
 
     Example: longca verify --function my_module:attention --mask causal_document
     """
-    about = {
-        "shape": shape,
-        "mask": mask,
-        "equal_lengths": equal_lengths,
-        "direction": direction,
-        "dtype": dtype,
-        "heads": heads,
-        "head_dim": head_dim,
-        "scale": scale,
-        "rotary": rotary,
-        "placement": placement,
-    }
     if function is not None:
         own = {"kernel": kernel, "jobs": jobs > 1, "repeat": repeat, "unverified": unverified}
         _refuse("--function verifies one function, on its own", own)
-        from longca_bench.cli.verify_function import verify_function
-
-        given = {name: value for name, value in about.items() if value is not None}
-        verify_function(function, given, described, chosen_device(device), timeout, as_json=as_json)
+        verify_function(function, about, described, chosen_device(device), timeout, as_json=as_json)
         return
     length = {"seqlen": described.seqlen, "seqlen_k": described.seqlen_k, "seed": described.seed}
-    _refuse("kernels are verified on every offer of their manifests", {**about, **length, **described.given})
+    _refuse("kernels are verified on every offer of their manifests", {**vars(about), **length, **described.given})
     from longca.manifests.pairs import split
 
     registry = open_registry(context, no_plugin)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from longca_bench.functions.ranks import Ranks
     from longca_bench.ranks.job import Job
 
-__all__ = ["verify_function"]
+__all__ = ["FunctionOptions", "of_function", "verify_function"]
 
 _MOST_SHOWN = 3  # wrong masks
 _LEAST = 1.0  # seconds that a rank waits for another one
@@ -29,14 +30,59 @@ _LEAST = 1.0  # seconds that a rank waits for another one
 _MOST_PAIRS = {"cpu": 2**33, "cuda": 2**40}
 
 
+_PANEL = "A function of yours"
+
+
+def of_function(help: str, metavar: str | None = None) -> Any:
+    """An option that goes with --function."""
+    return typer.Option(help=help, metavar=metavar, rich_help_panel=_PANEL)
+
+
+@dataclass(frozen=True)
+class FunctionOptions:
+    """The options of `longca verify` that go with --function."""
+
+    shape: Annotated[
+        str | None, of_function("The shape of its tensors: thd, bhsd or bshd. (default: thd)", "SHAPE")
+    ] = None
+    mask: Annotated[
+        str | None,
+        of_function(
+            "Only masks of this pattern, or the one mask that the options below describe. (default: all masks that "
+            "its parameters can describe)",
+            "PATTERN",
+        ),
+    ] = None
+    equal_lengths: Annotated[
+        bool, typer.Option("--equal-lengths", help="Only as many queries as keys.", rich_help_panel=_PANEL)
+    ] = False
+    direction: Annotated[str | None, of_function("forward, or backward for both. (default: backward)", "NAME")] = None
+    dtype: Annotated[str | None, of_function("Data type of its tensors. (default: float32)", "DTYPE")] = None
+    heads: Annotated[str | None, of_function("Query heads and KV heads. (default: 4:2)", "Q:KV")] = None
+    head_dim: Annotated[int | None, of_function("Head dimension. (default: 64)")] = None
+    scale: Annotated[float | None, of_function("Factor on the scores. (default: 1/√head dim)")] = None
+    rotary: Annotated[
+        float | None,
+        of_function("Base of the rotary positions that it applies to q and k by itself. (default: no positions)"),
+    ] = None
+    placement: Annotated[
+        str | None,
+        of_function(
+            "The tokens of each rank under torchrun: contiguous, zigzag, another placement, or a function of the mask "
+            "and the number of ranks. (default: contiguous)",
+            "NAME|MODULE:FUNCTION",
+        ),
+    ] = None
+
+
 def verify_function(
-    text: str, given: Mapping[str, Any], described: MaskOptions, device: Device, timeout: float, *, as_json: bool
+    text: str, given: FunctionOptions, described: MaskOptions, device: Device, timeout: float, *, as_json: bool
 ) -> None:
     """Verifies a function and prints the answer, on the first rank.
 
     Args:
         text: The module and the function.
-        given: The given options that go with --function, by name.
+        given: The options that go with --function.
         described: The options of a mask.
         device: The device.
         timeout: Seconds that each problem may take.
@@ -50,31 +96,31 @@ def verify_function(
     from longca_bench.functions.check import Examination
     from longca_bench.ranks.job import current_job
 
-    heads = parse_heads(given.get("heads", "4:2"), "4:2")
-    mask, job = _mask(given.get("mask"), described, heads, device), current_job()
-    chosen_directions(given.get("direction"))
-    if job is None and "placement" in given:
+    heads = parse_heads("4:2" if given.heads is None else given.heads, "4:2")
+    mask, job = _mask(given.mask, described, heads, device), current_job()
+    chosen_directions(given.direction)
+    if job is None and given.placement is not None:
         raise RequestError(
             "--placement shares tokens among ranks, and there are none; start it with `torchrun --nproc-per-node 2 "
             "-m longca verify …`, or leave it out"
         )
-    about = {
-        "direction": given.get("direction", "backward"),
-        "dtype": given.get("dtype", "float32"),
+    about: dict[str, Any] = {
+        "direction": given.direction or "backward",
+        "dtype": given.dtype or "float32",
         "heads": heads,
-        "head_dim": given.get("head_dim", 64),
-        "softmax_scale": given.get("scale"),
-        "rotary": given.get("rotary"),
-        "equal_lengths": bool(given.get("equal_lengths")),
+        "head_dim": 64 if given.head_dim is None else given.head_dim,
+        "softmax_scale": given.scale,
+        "rotary": given.rotary,
+        "equal_lengths": given.equal_lengths,
         "seed": described.seed,
     }
-    shape = given.get("shape", "thd")
+    shape = given.shape or "thd"
     if job is None:
         parameters, kernel = _in_worker(text, shape, device, timeout)
         found = Examination(text, parameters, kernel, device, **about).run(mask)
     else:
         with _on_ranks(job, device, timeout) as ranks:
-            parameters, kernel = _in_process(text, shape, given.get("placement", "contiguous"))
+            parameters, kernel = _in_process(text, shape, given.placement or "contiguous")
             found = Examination(text, parameters, kernel, device, ranks=ranks, **about).run(mask)
     if job is None or job.rank == 0:
         print_json(_as_json(found)) if as_json else _print(found)

@@ -1,7 +1,5 @@
 """Requests that ask for too much: each is refused with one sentence, before anything is computed."""
 
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from longca import limits, masks, plugins
-from longca.errors import MaskError, RequestError, UnknownNameError
+from longca.errors import MaskError, RequestError
 from longca.masks.lengths import ListedLengths
 from longca_bench.cli.app import app
 from longca_bench.suites.cases import expand
@@ -64,15 +62,12 @@ def refusal(arguments):
     ("text", "said"),
     [
         ("x = " + "[" * 10_000 + "]" * 10_000, "is not TOML: "),
-        ("x = " + "{a = " * 10_000 + "1" + "}" * 10_000, "is not TOML: "),
         (suite(seqlens=f"[{DIGITS}]"), "is not TOML: Exceeds the limit"),
-        (suite(seqlens=f"[0x{DIGITS}]"), "not a number of about 6021 digits"),
         (suite(seqlens="[nan]"), "line 5: seqlens: should be a valid integer, not nan"),
         (suite(seqlens="[1073741824]"), f"less than or equal to {limits.MAX_TOKENS}, not 1073741824"),
         (suite(seqlens="[" + "-1," * 1000 + "]"), "; and 992 more"),
         (suite(kernels='["' + "a" * 100_000 + '"]'), "characters)…"),
         (suite(heads=f'["{DIGITS}:1"]'), "is no pair of query heads and KV heads"),
-        (suite(heads='["٣:٣"]'), "is no pair of query heads and KV heads"),
         (suite(head_dims="[10000000000]"), "less than or equal to 65536"),
         (suite(seqlens=THOUSAND, seeds=THOUSAND, head_dims=THOUSAND), "has 2000000000 cases; at most 100000"),
         (
@@ -103,48 +98,30 @@ def test_suites(text, said):
         (f"run {'a' * 5000}", "unknown suite or mask pattern"),
         ("run causal --dry-run --seqlen 1073741824", f"less than or equal to {limits.MAX_TOKENS}"),
         ("run quick --dry-run --seqlen 1073741824", f"lengths from 1 to {limits.MAX_TOKENS} tokens are allowed"),
-        ("run causal --dry-run --seqlen 1000000000000000000", "1000000000000000000"),
-        ("run causal --timeout nan", "--timeout"),
-        ("run causal --timeout inf", "--timeout"),
         ("run causal --timeout -1", "--timeout"),
-        ("run causal --memory 1e300", "--memory"),
         ("run causal --nproc 1000000000000000000", "--nproc"),
         ("verify --jobs 1000000000000000000", "--jobs"),
         ("verify --repeat 1000000000000000000", "--repeat"),
-        ("verify --timeout 1e300", "--timeout"),
         ("verify --kernel sdpa --seqlen 1073741824", "every offer of their manifests; leave out --seqlen"),
         ("verify --kernel sdpa --seed 7 --seqlen-k 64", "leave out --seqlen-k and --seed"),
-        (f"verify --kernel {'naive+' * 20_000}naive", "characters)…"),
         ("verify --function m:f --mask causal --seqlen 1073741824", "lengths from 1 to 67108864 tokens"),
         (
             "verify --function m:f --mask causal --seqlen 67108864 --device cpu",
             "float64 attention on cpu takes at most",
         ),
-        (f"verify --function {'m' * 100_000}:f", "there is no module 'mmm"),
         ("list-capabilities --head-dim 1073741824", "give an integer from 1 to 65536"),
-        (f"list-capabilities --head-dim {'9' * 4000}", "head_dim is a number of about 4000 digits"),
         (f"list-capabilities --device cuda:9.{DIGITS}", "unknown device 'cuda:9.999"),
-        (f"list-capabilities --kernel {'naive+' * 20_000}naive", "characters)…"),
-        (f"list-capabilities --why sdpa {'k' * 100_000}", "unknown mask pattern 'kkk"),
         ("show-mask causal --seqlen 1073741824", f"lengths from 1 to {limits.MAX_TOKENS} tokens are allowed"),
         ("show-mask causal --seqlen-k 1073741824", "seqlen_k is 1073741824; lengths from 1"),
-        (f"show-mask causal --seqlen {'9' * 4000}", "seqlen is a number of about 4000 digits"),
-        (f"show-mask causal --seqlen {DIGITS}", "Invalid value for '--seqlen'"),
-        (f"show-mask causal_document --seed {'9' * 4000}", "seed is a number of about 4000 digits"),
         ("show-mask uniform_block_sparse --kept nan", "kept is nan"),
         ("show-mask uniform_block_sparse --seqlen 67108864", "more than 4294967296"),
         ("show-mask variable_block_sparse --seqlen 67108864", "take larger blocks or fewer heads"),
         ("show-mask block_causal_document --block 1 --seqlen 67108864", "has 67108864 blocks; at most 1048576"),
-        (f"show-mask causal_document --documents {'a' * 5000}", "there is no such file"),
-        (f"show-mask causal_document --documents 1,{DIGITS}", "give integers separated by commas"),
         (f"show-mask causal_document --documents 1,{'9' * 30}", "lengths from 1 to"),
         ("recommend causal --seqlen 1073741824", f"lengths from 1 to {limits.MAX_TOKENS} tokens are allowed"),
         ("recommend causal --gpus 1000000000000000000", "--gpus"),
-        ("recommend causal --heads ٣", "give query heads and KV heads, such as 64:8"),
-        (f"recommend causal --head-dim {'9' * 4000}", "head_dim is a number of about 4000 digits"),
         ("show-layout ring_p2p --ranks 1000000000000000007", "--ranks"),
         (f"report {'a' * 5000}", "does not exist; give the folder of a run"),
-        (f"compare {'a' * 5000} b", "does not exist; give the folder of a run"),
         (f"make-lengths {'a' * 5000}.jsonl --out o.csv", "File name too long"),
     ],
 )
@@ -153,15 +130,37 @@ def test_options(arguments, said):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("quick --ab sdpa sdpa", "--ab sdpa sdpa compares a kernel with itself; name two kernels"),
+        ("quick --ab sdpa naive --kernel sdpa", "--ab and --kernel do not go together; leave out one of them"),
+        ("quick --ab sdpa naive --pairs", "--ab and --pairs do not go together"),
+        ("causal --recommended --ab naive sdpa", "--recommended and --ab do not go together"),
+        ("causal --recommended --function mine:attend", "--recommended and --function do not go together"),
+        ("quick --recommended", "quick is a suite, and --recommended describe one problem; leave that out, or give"),
+        ("causal --recommended --direction backward", "leave out --direction backward"),
+        ("causal --recommended --kernel naive+sdpa", "give --kernel naive --kernel sdpa"),
+        ("quick --direction forward --pairs", "pairs are measured in direction backward; leave out --pairs"),
+        ("quick --strategy usp", "no sweep of suite quick has strategies; leave out --strategy, or"),
+        ("quick --placement auto", "no sweep of suite quick has strategies; leave out --placement, or"),
+        ("kept --kernel sdpa", "unknown kernel of suite kept 'sdpa'"),
+        ("kept --mask causal", "unknown mask pattern of suite kept 'causal'"),
+        ("quick --dtype float32", "quick is a suite, and --dtype describe one problem; leave that out, or"),
+        ("causal --mask full", "and causal is a mask pattern itself; leave out --mask"),
+        ("prefix_lm_causal --prefix 65 --seqlen 64", "prefix is 65; it must be from 0 to 64"),
+    ],
+)
+def test_runs(arguments, said):
+    assert said in refusal(["run", *arguments.split(), "--device", "cpu", "--dry-run"])
+
+
+@pytest.mark.parametrize(
     ("name", "content", "said"),
     [
         ("l.txt", DIGITS, "line 1: '9999999999999999999999999999999999999999' is not a document length"),
         ("l.txt", sparse(limits.MAX_LIST_BYTES + 1), "has more than 67108864 bytes"),
         ("l.csv", sparse(limits.MAX_HISTOGRAM_BYTES + 1), "has more than 16777216 bytes"),
-        ("l.csv", "a," * 100_000, "line 1: no column lower, upper, weight"),
         ("l.csv", f"lower,upper,weight\n1,{DIGITS},1\n", "line 2: upper is not finite"),
-        ("l.json", "[" * 100_000, "is not JSON: maximum recursion depth"),
-        ("l.json", f"[[1, {DIGITS}, 1]]", "is not JSON"),
         ("l.json", f"[[1, 2, {'9' * 4000}]]", "item 1: weight is not finite"),
     ],
 )
@@ -174,7 +173,6 @@ def test_files_of_lengths(name, content, said):
     ("content", "said"),
     [
         (f'{{"text": {DIGITS}}}', "line 1: not JSON: Exceeds the limit"),
-        ("[" * 100_000, "line 1: not JSON: maximum recursion depth"),
         ('{"' + "k" * 100_000 + '": 1}', "field 'text' is not among"),
     ],
 )
@@ -201,32 +199,9 @@ def test_masks_of_too_many_parts():
             make()
 
 
-def test_names_and_numbers_in_messages_are_short():
-    assert len(str(UnknownNameError("kernel", "x" * 20_000_000, ["sdpa"]))) < 500
-    assert limits.shown(10**5000) == "a number of about 5000 digits"
-    assert limits.shown(-(2**30)) == "-1073741824"
-    nested = []
-    for _ in range(100_000):
-        nested = [nested]
-    assert len(limits.shown(nested)) < 100
-
-
 def test_large_requests_that_are_allowed():
     (case,) = expand(problem_suite("causal", seqlens=[2**20], directions=["forward"]), ["naive"])
     assert case.mask.area == 2**20 * (2**20 + 1) // 2
     seeds = problem_suite("causal", seqlens=[128], directions=["forward"], seeds=range(64), kernels=["naive"])
     assert len(expand(seeds, ["naive"])) == 64
     assert masks.sample("uniform_block_sparse", 2**17, block=2048, heads=64).heads == 64
-
-
-def test_a_digest_is_the_same_in_parts(monkeypatch):
-    mask = masks.sample("shared_question", 5000, seed=3)
-    whole = mask.digest
-    monkeypatch.setattr("longca.masks.intervals._PART", 7)
-    assert masks.sample("shared_question", 5000, seed=3).digest == whole
-
-
-def test_a_process_refuses_in_a_sentence():
-    ran = subprocess.run([sys.executable, "-m", "longca", "run", "causal", "--seqlen", str(2**30)], capture_output=True)
-    assert (ran.returncode, ran.stderr.count(b"\n")) == (2, 1)
-    assert ran.stderr.startswith(b"error: ")

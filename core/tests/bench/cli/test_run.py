@@ -26,30 +26,6 @@ def test_install_lines_can_be_pasted(fakes):
     assert "pip install 'some[extra]'\n" in said
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["quick", "--ab", "sdpa", "sdpa"], "--ab sdpa sdpa compares a kernel with itself; name two kernels"),
-        (["quick", "--ab", "sdpa", "naive", "--kernel", "sdpa"], "--ab names the kernels; leave out --kernel, or --ab"),
-        (
-            ["quick", "--ab", "sdpa", "naive", "--pairs"],
-            "--ab names the kernels, and --pairs adds pairs to them; leave",
-        ),
-        (["quick", "--direction", "forward", "--pairs"], "pairs are measured in direction backward; leave out --pairs"),
-        (["quick", "--strategy", "usp"], "no sweep of suite quick has strategies; leave out --strategy, or"),
-        (["quick", "--placement", "auto"], "no sweep of suite quick has strategies; leave out --placement, or"),
-        (["kept", "--kernel", "sdpa"], "unknown kernel of suite kept 'sdpa'"),
-        (["kept", "--mask", "causal"], "unknown mask pattern of suite kept 'causal'"),
-        (["quick", "--dtype", "float32"], "quick is a suite, which says itself what --dtype would; leave that out, or"),
-        (["causal", "--mask", "full"], "and causal is a mask pattern itself; leave out --mask"),
-        (["prefix_lm_causal", "--prefix", "65", "--seqlen", "64"], "prefix is 65; it must be from 0 to 64"),
-    ],
-)
-def test_what_is_refused(fakes, arguments, said):
-    assert said in fakes.refuses("run", *arguments, "--dry-run")
-
-
 SMALL = ("--heads", "4:2", "--head-dim", "32", "--dtype", "float32", "--device", "cpu", "--kernel", "naive")
 
 
@@ -142,6 +118,8 @@ def test_the_progress_counts_the_kernels_of_this_device(fakes, tmp_path):
     ran = fakes.longca(*ask, LONGCA_PLUGINS="far-kernels")
     assert ran.returncode == 0, ran.stderr
     assert [line.partition(" forward")[0] for line in ran.stderr.splitlines()] == ["[1/1] naive full 64"]
+    *_, winner, where = ran.stdout.splitlines()
+    assert (winner.partition(":")[0], where.startswith("records: ")) == ("full", True)
     further = "1 further case unsupported, of kernels that run on other devices only: far\n"
     assert f"\n1 case: 1 ok\n{further}" in ran.stdout
     planned = fakes.says("run", "quick", *narrow, "--kernel", "naive", "--dry-run", LONGCA_PLUGINS="far-kernels")
@@ -152,15 +130,6 @@ def test_the_progress_counts_the_kernels_of_this_device(fakes, tmp_path):
     assert "unsupported: far runs on CUDA devices" in alone
 
 
-def test_the_last_lines_name_the_winner_of_each_mask(fakes, tmp_path):
-    narrow = ("--mask", "full", "--mask", "causal", "--seqlen", "64", "--direction", "forward", "--device", "cpu")
-    ran = fakes.longca("run", "quick", *narrow, "--out", str(tmp_path / "run"))
-    assert ran.returncode == 0, ran.stderr
-    *_, full, causal, where = ran.stdout.splitlines()
-    assert (full.partition(":")[0], causal.partition(":")[0]) == ("full", "causal")
-    assert where.startswith("records: ")
-
-
 def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     found = [run_folder(None, "quick", resume=False)]
@@ -169,3 +138,10 @@ def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(monkeypatc
         found.append(run_folder(None, "quick", resume=False))
     assert not found[-1].exists()
     assert len(set(found)) == 4
+
+
+def test_a_plan_in_json_has_a_row_for_each_case_and_needs_no_torch(fakes):
+    narrow = ("--seqlen", "64", "--direction", "forward", "--kernel", "naive", "--mask", "full", "--mask", "causal")
+    said = fakes.says("run", "quick", *narrow, "--dry-run", "--device", "cpu", "--json", without=("torch",))
+    found = [(row["kernel"], row["pattern"], row["seqlen"], row["form"], row["reasons"]) for row in json.loads(said)]
+    assert found == [("naive", "full", 64, "row_intervals", []), ("naive", "causal", 64, "row_intervals", [])]

@@ -30,23 +30,6 @@ def test_the_number_may_be_left_out(given, read):
     assert list(_with_number(given.split())) == read.split()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["quick", "--recommended"], "quick is a suite, and --recommended is for one problem; leave that out, or give"),
-        (
-            ["causal", "--recommended", "--ab", "naive", "sdpa"],
-            "--recommended chooses the kernels, and --ab names them",
-        ),
-        (["causal", "--recommended", "--function", "mine:attend"], "leave out --function, or name the kernels"),
-        (["causal", "--recommended", "--direction", "backward"], "leave out --direction backward"),
-        (["causal", "--recommended", "--kernel", "naive+sdpa"], "give --kernel naive --kernel sdpa"),
-    ],
-)
-def test_what_is_refused(fakes, arguments, said):
-    assert said in fakes.refuses("run", *arguments, "--dry-run")
-
-
 def test_choices_are_predicted_measured_and_kept(fakes, tmp_path):
     for seqlen in ("64", "128"):
         assert fakes.longca("run", "causal", "--seqlen", seqlen, *FEW, "--out", str(tmp_path / seqlen)).returncode == 0

@@ -5,17 +5,13 @@ import pytest
 from longca.errors import RequestError
 from longca.masks import PATTERNS, get_pattern
 from longca_bench.cli.mask_options import MaskOptions
-from longca_bench.cli.run_request import Described, Request, chosen_suite
-from longca_bench.measuring.options import Options
+from longca_bench.cli.run_options import RunOptions, chosen_suite
 from longca_bench.suites.cases import Selection
 from longca_bench.suites.suite import load_suite
 
 
-def choose(subject, selection=Selection(), ranks=None, *, head_dims=(), dtypes=(), **options):
-    described = Described(MaskOptions(**options), head_dims, dtypes)
-    return chosen_suite(
-        Request(subject, selection, described, Options(), None, ranks, None, False, False, False, None), ranks
-    )
+def choose(subject, selection=Selection(), ranks=None, *, head_dim=None, dtype=None, **options):
+    return chosen_suite(subject, RunOptions(head_dim=head_dim, dtype=dtype), MaskOptions(**options), selection, ranks)
 
 
 def test_a_suite_goes_before_a_pattern_of_its_name(monkeypatch):
@@ -52,8 +48,8 @@ def test_a_pattern_takes_what_would_narrow_a_suite():
         kept=0.25,
         window=None,
         mask_heads=1,
-        head_dims=(64,),
-        dtypes=("float16",),
+        head_dim=[64],
+        dtype=["float16"],
     )
     (sweep,) = suite.sweep
     assert narrower == Selection()
@@ -80,11 +76,15 @@ def test_strategies_are_those_that_are_named_or_all():
     [
         (
             "quick",
-            {"documents": "64", "window": 0},
-            "quick is a suite, which .* --documents, --window would; leave that",
+            {"documents": "64"},
+            "quick is a suite, and --documents describe one problem; leave that out",
         ),
-        ("mine.toml", {"lengths": "pile", "mask_heads": 2}, "mine.toml is a suite, .* --lengths, --mask-heads would"),
-        ("quick", {"head_dims": (64,), "dtypes": ("float16",)}, "--head-dim, --dtype would; .* give a mask pattern"),
+        (
+            "mine.toml",
+            {"lengths": "pile", "mask_heads": 2},
+            "mine.toml .* --lengths, --mask-heads describe",
+        ),
+        ("quick", {"head_dim": [64], "dtype": ["float16"]}, "--head-dim, --dtype describe .* give a mask pattern"),
         ("casual", {}, r"unknown suite or mask pattern 'casual'. Suites: .*quick.* \.toml file. Mask patterns: full, "),
         ("causal", {"selection": Selection(patterns=("full",))}, "causal is a mask pattern itself; leave out --mask"),
         (

@@ -119,7 +119,7 @@ def test_a_function_is_verified_on_a_gpu(verify, name, code):
     ("options", "said"),
     [
         (("--shape", "sbhd"), "the shape is 'sbhd'; give thd, bhsd, bshd"),
-        (("--nproc", "2"), "--function is measured on one device; leave out --nproc and --strategy"),
+        (("--nproc", "2"), "--function and --nproc do not go together"),
     ],
 )
 def test_options_of_a_run_that_do_not_fit_are_refused(monkeypatch, options, said):
