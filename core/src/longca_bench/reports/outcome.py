@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["print_outcomes"]
 
 _NOTHING = "–"
-#: The order in which a narrow terminal drops columns: the highest first.
-_DROPPED = {"predicted": 0, "interval": 3, "measured": 0, "error": 0, "inside": 2}
 #: Mask factors that a title has room for.
 _NAMED = ("block", "kept", "window", "prefix", "global_tokens")
 
@@ -52,13 +50,8 @@ def _has_records(outcome: Outcome) -> bool:
 
 
 def _table(outcome: Outcome) -> Table:
-    compared = ("measured", "error", "inside") if _has_records(outcome) else ()
-    figures = ("predicted", "interval", *compared)
-    heads = (
-        Head("choice", left=True),
-        Head("direction", left=True),
-        *(Head(name, drop=_DROPPED[name]) for name in figures),
-    )
+    compared = (Head("measured"), Head("error"), Head("inside", drop=2)) if _has_records(outcome) else ()
+    about = (Head("choice", left=True), Head("direction", left=True), Head("predicted"), Head("interval", drop=3))
     rows = []
     for way in outcome.ways:
         for place, (direction, time) in enumerate(_shown(way)):
@@ -66,7 +59,7 @@ def _table(outcome: Outcome) -> Table:
             cells = ("" if place else way.title, str(direction), *_predicted(time), *measured)
             mark = Mark.FAILED if compared and time.measured is None and direction != "total" else Mark.NONE
             rows.append(tuple(Cell(text, mark=mark) for text in cells))
-    return Table(heads, tuple(rows), _title(outcome))
+    return Table((*about, *compared), tuple(rows), _title(outcome))
 
 
 def _shown(way: MeasuredChoice) -> list[tuple[str, Timed]]:

@@ -142,7 +142,9 @@ class _Grid:
         shown = counts | (view.failures & (frame["_status"] != "unsupported"))
         in_order = frame if set(view.across) <= set(view.sort) else frame.sort_values("_place")
         frame["_column"] = _numbers(in_order[shown.reindex(in_order.index)], view.across)
-        frame["_column"] = frame["_column"] if not view.across else _filled(frame, view.across)
+        if view.across:  # rows that do not make a column be shown have its number too
+            groups = frame.groupby(list(view.across), sort=False, dropna=False)
+            frame["_column"] = groups["_column"].transform("first")
         self.frame = frame = frame[frame["_column"].notna()].astype({"_column": int}) if shown.any() else frame[:0]
         self.shown, counts = shown.reindex(frame.index), counts.reindex(frame.index)
         at = ["_line", "_column"]
@@ -192,8 +194,10 @@ class _Grid:
             lines.setdefault(line["_table"], []).append(line)
         columns: dict[int, dict[int, str]] = {}
         spread = frame[self.shown].drop_duplicates(["_table", "_column"]).sort_values("_column", kind="stable")
+        formats = [column(name).format for name in view.across]
         for number, place, *values in spread[["_table", "_column", *view.across]].itertuples(index=False, name=None):
-            columns.setdefault(number, {})[place] = _words(view.across, values)
+            words = (text(value) for text, value in zip(formats, values, strict=True))
+            columns.setdefault(number, {})[place] = " ".join(words)
         several = frame.groupby("_table")[list(view.varying)].nunique(dropna=False) if view.varying else None
         counts = {} if several is None else several.to_dict("index")
         found = []
@@ -285,11 +289,6 @@ def _numbers(frame: DataFrame, names: Sequence[str]) -> Series:
     return frame.groupby(list(names), sort=False, dropna=False).ngroup()
 
 
-def _filled(frame: DataFrame, across: Sequence[str]) -> Series:
-    """The number of each row's spread column, also for rows that do not make a column be shown."""
-    return frame.groupby(list(across), sort=False, dropna=False)["_column"].transform("first")
-
-
 def _reduced(groups: Any, value: Value) -> dict[Any, Any]:
     """The reduced value of each group."""
     values = groups[value.column]
@@ -317,10 +316,6 @@ def _plain(value: Any) -> Any:
     """A value for CSV and Parquet: one number or text without numpy's types, or None."""
     value = value.item() if hasattr(value, "item") else value
     return value if isinstance(value, int | float | str) else None
-
-
-def _words(names: Sequence[str], values: Sequence[Any]) -> str:
-    return " ".join(column(name).format(value) for name, value in zip(names, values, strict=True))
 
 
 def _with_mean(made: Table) -> Table:

@@ -1,15 +1,58 @@
 """The report in a real browser: what a reader sees and can do."""
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+from longca_bench.reports.html.page import write_html
+from longca_bench.reports.rows import Rows
 from longca_bench.reports.runs import Run
 
 from ..runs import ENVIRONMENT, record
 
 pytestmark = pytest.mark.xdist_group("browser")
 HOSTILE = '\'><script>window.hacked=1</script><img src=x onerror="window.hacked=1"></script><!--${window.hacked=1}'
+
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+
+@pytest.fixture(scope="session")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: requirements-dev.txt")
+    path = os.environ.get("LONGCA_CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
+    if path is None:
+        pytest.skip("there is no browser: apt-get install chromium, or set LONGCA_CHROMIUM to the path of one")
+    with playwright.sync_playwright() as driver:
+        # A container runs its tests as root, where Chromium's sandbox does not start.
+        found = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def opened(browser, tmp_path):
+    """Opens a report of runs. A test fails where the page logs an error or asks for anything but its own file."""
+    contexts, problems = [], []
+
+    def open_report(*runs, width=1280):
+        file = write_html(Rows.of_runs(runs), tmp_path / f"report{len(contexts)}.html")
+        contexts.append(browser.new_context(viewport={"width": width, "height": 800}))
+        page = contexts[-1].new_page()
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda said: problems.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("request", lambda asked: problems.append(asked.url) if asked.url != file.as_uri() else None)
+        page.goto(file.as_uri())
+        # The page's security policy forbids the evaluated text of `wait_for_function`.
+        page.locator("html[data-ready]").wait_for(state="attached")
+        return page
+
+    yield open_report
+    for context in contexts:
+        context.close()
+    assert problems == []
 
 
 def run(name="one", faster=1.0, kernels=("quick", "slow")):
@@ -27,7 +70,7 @@ def run(name="one", faster=1.0, kernels=("quick", "slow")):
 
 
 def test_charts_are_drawn_and_follow_the_filters(opened):
-    page = opened(run()).page
+    page = opened(run())
     charts = page.locator("main .charts figure svg")
     page.locator("#memory figure:nth-of-type(2) svg").wait_for(state="attached")
     assert charts.count() == 6, "throughput, profile and memory of two directions"
@@ -44,7 +87,7 @@ def test_charts_are_drawn_and_follow_the_filters(opened):
 
 
 def test_a_case_opens_by_keyboard_with_samples_environment_and_command(opened):
-    page = opened(run()).page
+    page = opened(run())
     cell = page.locator("#cases tbody button").first
     cell.focus()
     page.keyboard.press("Enter")
@@ -60,7 +103,7 @@ def test_a_case_opens_by_keyboard_with_samples_environment_and_command(opened):
 
 
 def test_two_runs_have_a_chart_of_ratios(opened):
-    page = opened(run(), run("two", faster=1.25)).page
+    page = opened(run(), run("two", faster=1.25))
     page.locator("#compare figure svg").wait_for(state="attached")
     assert "Geometric mean of 24 cases: 1.250" in page.locator("#compare").inner_text()
 
@@ -68,7 +111,7 @@ def test_two_runs_have_a_chart_of_ratios(opened):
 def test_hostile_text_stays_text(opened):
     hostile = run(HOSTILE, kernels=(HOSTILE, f"{HOSTILE}2"))
     odd = record(HOSTILE, status="error", message=HOSTILE, advice=HOSTILE, pattern=HOSTILE)
-    page = opened(Run(hostile.folder, (*hostile.records, odd), {HOSTILE: HOSTILE}), run()).page
+    page = opened(Run(hostile.folder, (*hostile.records, odd), {HOSTILE: HOSTILE}), run())
     page.locator("#cases tbody button").first.click()
     page.wait_for_timeout(300)
     assert page.evaluate("window.hacked") is None
@@ -78,7 +121,7 @@ def test_hostile_text_stays_text(opened):
 
 
 def test_a_phone_scrolls_no_page_sideways(opened):
-    page = opened(run(), run("two"), width=360).page
+    page = opened(run(), run("two"), width=360)
     page.locator("#memory figure svg").first.wait_for(state="attached")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     page.locator("#cases tbody button").first.click()
