@@ -5,10 +5,15 @@ from hypothesis import strategies as st
 
 from longca import masks
 from longca.errors import RequestError, UnknownNameError, UnsupportedError
+from longca_cp import RING_P2P
 from longca_cp.placement import Placement, document_lengths, place
 
 from .cases import document_lengths as drawn_lengths
 from .cases import positions, square_masks
+
+
+def test_a_ring_takes_every_placement_in_their_order():
+    assert RING_P2P.placements == tuple(placement.value for placement in Placement)
 
 
 @given(square_masks(), st.sampled_from(sorted(Placement)), st.integers(1, 9))

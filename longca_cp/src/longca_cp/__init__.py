@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from longca.hookspecs import hookimpl
 from longca.manifests import StrategyManifest, Transport
-from longca_cp.placement import Placement
 
 __all__ = ["LOONGTRAIN", "RING_ALL_GATHER", "RING_P2P", "ULYSSES", "USP", "provide_cp_strategy"]
 
-#: The placements of strategies with a ring.
-_ALL = tuple(placement.value for placement in Placement)
+#: The placements of strategies with a ring: the members of `longca_cp.placement.Placement`, which a listing does not
+#: import.
+_ALL = ("contiguous", "zigzag", "zigzag_document", "balanced", "whole_documents")
 
 
 def _strategy(
@@ -33,7 +33,7 @@ def _strategy(
 
 
 # Every rank of ulysses computes on all tokens, so the placement makes no difference to its work.
-ULYSSES = _strategy("Ulysses", "2309.14509", ("ulysses",), "ulysses:Ulysses", (Placement.CONTIGUOUS.value,))
+ULYSSES = _strategy("Ulysses", "2309.14509", ("ulysses",), "ulysses:Ulysses", ("contiguous",))
 RING_P2P = _strategy("Ring P2P", "2310.01889", ("ring",), "ring_p2p:RingP2P")
 RING_ALL_GATHER = _strategy("Ring All-Gather", "2407.21783", ("ring",), "ring_all_gather:RingAllGather")
 USP = _strategy("USP", "2405.07719", ("ring", "ulysses"), "usp:USP")

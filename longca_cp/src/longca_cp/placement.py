@@ -4,7 +4,7 @@ A part is one rank of a ring, or the group of ranks that share a place on it. Pa
 one more. If there are fewer tokens than parts, some parts hold none. Positions are global. Ranges ascend, and
 neighbouring ranges are joined.
 
-To add a placement, write its function and add a member to `Placement`.
+To add a placement, write its function, add a member to `Placement`, and name it in `longca_cp`.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ def test_runs(arguments, said):
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("l.txt", DIGITS, "line 1: '9999999999999999999999999999999999999999' is not a document length"),
+        ("l.txt", DIGITS, "is not a document length"),
         ("l.txt", sparse(limits.MAX_LIST_BYTES + 1), "has more than 67108864 bytes"),
         ("l.csv", sparse(limits.MAX_HISTOGRAM_BYTES + 1), "has more than 16777216 bytes"),
         ("l.csv", f"lower,upper,weight\n1,{DIGITS},1\n", "line 2: upper is not finite"),
