@@ -46,15 +46,6 @@ class FastVideo:
         empty = torch.empty_like(q)  # laid out as q is
         return empty.copy_(out), (lse / math.log(2)).float()
 
-    def triton_block_sparse_attn_backward(self, dout, q, k, v, out, sums, columns, counts, rows, row_counts, sizes):
-        self._take("triton bwd", q, k, v, columns, counts, sizes)
-        assert all(x.is_contiguous() for x in (dout, q, k, v, out, sums))
-        assert sums.shape == q.shape[:3]
-        seen = visible(columns, counts, k.shape[2]) & real(sizes)
-        assert torch.equal(seen, visible(rows, row_counts, q.shape[2]).mT & real(sizes))
-        grads = differentiate(dout, q, k, v, out, sums.double() * math.log(2), seen)
-        return tuple(grad.to(q.dtype) for grad in grads)
-
     def _take(self, name, q, k, v, columns, counts, sizes=None):
         heads, tokens = q.shape[1:3]
         assert all(x.dim() == 4 and x.shape[:2] == (1, heads) for x in (q, k, v))

@@ -65,8 +65,11 @@ def problem(mask, **options):
 
 
 def both_ways(kernel, asked, inputs, plan=None):
+    """out and lse, and the gradients where the kernel has a backward."""
     plan = plan or kernel.plan(asked)
     out, lse = kernel.forward(inputs.q, inputs.k, inputs.v, plan)
+    if isinstance(kernel, VideoSparseAttentionTriton):
+        return out, lse
     return out, lse, *kernel.backward(inputs.dout, inputs.q, inputs.k, inputs.v, out, lse, plan)
 
 
@@ -79,7 +82,8 @@ def assert_close(results, expected):
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_every_mask_it_takes(kernel, mask, head_dim):
-    verify(kernel(), mask, device=Device("cpu"), heads=(3, 3), head_dim=head_dim)
+    direction = "forward" if kernel is VideoSparseAttentionTriton else "backward"
+    verify(kernel(), mask, device=Device("cpu"), heads=(3, 3), head_dim=head_dim, direction=direction)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -90,21 +94,23 @@ def test_strided_inputs_and_buffers(kernel, seqlen):
     packed = torch.cat([inputs.q, inputs.k, inputs.v], 1)
     q, k, v = packed.split(3, 1)
     strided = replace(inputs, q=q, k=k.mT.contiguous().mT, v=v, dout=inputs.dout.mT.contiguous().mT)
-    expected = both_ways(Naive(), asked, inputs)
     plan = kernel().plan(asked)
-    assert_close(both_ways(kernel(), asked, strided, plan), expected)
+    found = both_ways(kernel(), asked, strided, plan)
+    expected = both_ways(Naive(), asked, inputs)[: len(found)]
+    assert_close(found, expected)
     out, lse, *grads = (
         torch.full((*x.shape[:-1], 2 * x.shape[-1]), torch.nan, dtype=x.dtype)[..., ::2] for x in expected
     )
     results = kernel().forward(q, k, v, plan, out=out, lse=lse)
-    names = dict(zip(("dq", "dk", "dv"), grads, strict=True))
-    results += kernel().backward(inputs.dout, q, k, v, out, lse, plan, **names)
+    names = dict(zip(("dq", "dk", "dv"), grads, strict=False))
+    if grads:
+        results += kernel().backward(inputs.dout, q, k, v, out, lse, plan, **names)
     assert all(result is buffer for result, buffer in zip(results, (out, lse, *grads), strict=True))
     assert_close(results, expected)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_the_backward_takes_the_results_of_a_larger_softmax(kernel):
+def test_the_backward_takes_the_results_of_a_larger_softmax():
+    kernel = VideoSparseAttention
     whole = problem(blocks(203, seqlen_k=320, kept=0.4))
     inputs, parts = draw_inputs(whole, 0), []
     for start, stop in ((0, 128), (128, 320)):

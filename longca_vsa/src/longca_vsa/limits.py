@@ -31,9 +31,6 @@ def refusals(kernel: str, problem: Problem) -> Iterator[Reason]:
     if kernel in _FASTVIDEO and not math.isclose(problem.scale, problem.head_dim**-0.5, rel_tol=1e-6):
         offered = f"{kernel} has the factor 1/√head_dim on the scores compiled in"
         yield Reason("form", f"a softmax_scale of {problem.scale:g} was asked", offered, "Try bsa.")
-    if kernel == "vsa_triton" and problem.direction == "backward":
-        offered = "vsa_triton's backward rounds scaled keys to bfloat16, so that gradients of large scores are wrong"
-        yield Reason("direction", "gradients were asked", offered, "Try bsa, or vsa_triton+bsa.")
     if isinstance(problem.mask, Mask):
         yield from _too_large(kernel, problem.heads_q, problem.mask)
 
