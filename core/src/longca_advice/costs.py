@@ -6,7 +6,7 @@ made on first use. The prediction says so if a problem lies outside the evidence
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import log2
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from longca.manifests import Device, installed_version
 from longca_advice.devices import evidence_name, peak_tflops
 from longca_advice.evidence import Row
-from longca_advice.fit import Call, Calls, Fit, Prediction
+from longca_advice.fit import Call, Calls, Fit
 from longca_advice.memory import KernelMemory
 from longca_advice.work import TILE, Work
 
@@ -195,32 +195,16 @@ class CostModel:
         near, group = found
         return key.head_dim / near.head_dim * group.fit.seconds(calls)
 
-    def predictions(self, key: Key, calls: Sequence[Call]) -> list[Prediction] | None:
-        """The seconds of several calls with their intervals, or None without evidence.
-
-        Args:
-            key: The key of the calls.
-            calls: The calls, of one family.
-        """
-        if not calls:
-            return []
-        found = self._nearest_group(key, calls[0].work.family)
-        if found is None:
-            return None
-        near, group = found
-        scale = key.head_dim / near.head_dim
-        return [Prediction(*(scale * value for value in predicted)) for predicted in group.fit.predict(calls)]
-
     def estimate(self, key: Key, call: Call) -> Estimate | None:
         """The seconds of a call, and the evidence behind them, or None without evidence."""
         return self._estimates(key, call)
 
     def _estimate(self, key: Key, call: Call) -> Estimate | None:
-        found, predicted = self._nearest_group(key, call.work.family), self.predictions(key, [call])
-        if found is None or predicted is None:
+        found = self._nearest_group(key, call.work.family)
+        if found is None:
             return None
         near, group = found
-        seconds, low, high = predicted[0]
+        seconds, low, high = (key.head_dim / near.head_dim * value for value in group.fit.predict([call])[0])
         unseen = tuple(_unseen(key, near, group, call))
         outside = (*unseen, *_unsure(group, call, seconds))
         nearest = group.rows[group.fit.nearest(call)]

@@ -21,7 +21,7 @@ from longca.plugins import Registry
 from longca_advice.capacity import Capacity
 from longca_advice.choices import Refused
 from longca_advice.devices import evidence_name
-from longca_advice.layout_costs import LayoutCosts, predict_together
+from longca_advice.layout_costs import LayoutCosts
 from longca_advice.meshes import laid_out
 from longca_advice.nominal import nominal_cost
 from longca_advice.request import Request, with_evidence_of
@@ -53,7 +53,6 @@ def quickest(request: Request, candidates: Sequence[LayoutCosts], kernel: str | 
     Returns:
         The layouts. Empty if evidence predicts the time of no valid layout.
     """
-    predict_together(candidates)
     named = None if kernel is None else (split(kernel) or (kernel, kernel))[: len(request.directions)]
     rough = []
     for costs in candidates:

@@ -90,14 +90,6 @@ class Calls(tuple[Call, ...]):
         """The indices of the calls of each path of their works."""
         return _grouped(call.work.path for call in self)
 
-    def on(self, path: str) -> Calls:
-        """The same calls, on a path of slices where they have none yet. All numbers are shared."""
-        made = Calls(self)
-        grouped = ({known or path: rows for known, rows in each.items()} for each in (self.by_path, self.by_work_path))
-        vars(made).update(zip(("by_path", "by_work_path"), grouped, strict=True))
-        vars(made).update(places=self.places, features=self.features)
-        return made
-
 
 class Prediction(NamedTuple):
     """Seconds of a call.
@@ -159,9 +151,7 @@ class Fit:
         return self._sum(calls) * np.exp(self._covariance(calls) @ self._weights)
 
     def predict(self, calls: Sequence[Call]) -> list[Prediction]:
-        """The seconds of some calls."""
-        if not calls:
-            return []
+        """The seconds of some calls: at least one."""
         calls = Calls(calls)
         shared, seconds = self._covariance(calls), self.seconds(calls)
         known = np.einsum("ij,jk,ik->i", shared, self._inverse, shared)

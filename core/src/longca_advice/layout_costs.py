@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, wraps
 from typing import Any, Literal, ParamSpec, TypeVar
@@ -22,11 +22,11 @@ from longca_advice.meshes import mesh_text
 from longca_advice.network import Topology
 from longca_advice.request import Request
 from longca_advice.sources import Links
-from longca_advice.step_works import Pairs, PairTiles, StepCalls, joined, pair_tiles, pairs_of
+from longca_advice.step_works import Pairs, PairTiles, StepCalls, pair_tiles, pairs_of
 from longca_advice.timeline import StrategyCall, Timeline, schedule_of
 from longca_advice.work import work_of, works_of
 
-__all__ = ["LayoutCosts", "Role", "of_role", "predict_together"]
+__all__ = ["LayoutCosts", "Role", "of_role"]
 
 _Floats = NDArray[np.float64]
 
@@ -351,13 +351,6 @@ class LayoutCosts:
     @cached_property
     def _tiles(self) -> PairTiles:
         return pair_tiles(self.request.problem.concrete_mask, self.layout, self.pairs)
-
-
-def predict_together(candidates: Sequence[LayoutCosts]) -> None:
-    """Lets the rough seconds of several layouts be predicted together."""
-    tiled = [costs for costs in candidates if len(costs.pairs.parts) > 1 and not (costs._has_blocks and costs.cuts_all)]
-    for costs, tiles in zip(tiled, joined([costs._tiles for costs in tiled]), strict=True):
-        vars(costs)["_tiles"] = tiles
 
 
 @lru_cache(maxsize=256)

@@ -11,7 +11,7 @@ placement with another, and an error in them affects all placements alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 
 import numpy as np
@@ -26,7 +26,7 @@ from longca.manifests.verdict import Verdict
 from longca.masks import Form
 from longca.masks.cutting import renumber
 
-__all__ = ["imbalance", "nominal_cost", "predicted_cost"]
+__all__ = ["imbalance", "nominal_cost"]
 
 #: A kernel's speed with intervals, as a share of its speed on the masks that it has built in.
 _BY_INTERVALS = 0.8
@@ -39,43 +39,26 @@ _ARRIVAL = 1800
 
 
 def nominal_cost(manifests: Sequence[KernelManifest], problem: Problem, layout: Layout) -> float:
-    """The nominal cost of a layout's forward, which a pair's first kernel computes.
+    """The nominal cost of a layout's forward, which a pair's first kernel computes, in scores of one rank.
 
     Args:
-        manifests: The manifests of its kernels.
-        problem: The problem.
-        layout: The layout, which it takes.
-    """
-    if len(manifests) == 1:
-        return predicted_cost(manifests, problem, layout)
-    return predicted_cost(manifests[:1], problem.in_direction(Direction.FORWARD), layout)
-
-
-def predicted_cost(manifests: Sequence[KernelManifest], problem: Problem, layout: Layout) -> float:
-    """The predicted cost of a layout's forward, in scores of one rank.
-
-    Args:
-        manifests: The manifest of a kernel that takes every step, or those of several. Each step takes the
-            kernel with the least cost.
+        manifests: The manifest of a kernel that takes every step, or those of a pair.
         problem: The problem, with the global mask.
         layout: The layout, which assigns steps to ranks.
 
     Returns:
         The sum over steps of the largest cost of any rank.
     """
+    if len(manifests) > 1:
+        problem = problem.in_direction(Direction.FORWARD)
     ranks = (
         [
-            max(_cheapest(verdicts, part), _ARRIVAL * _arriving(step, shard))
-            for verdicts, part, step in zip(_verdicts(manifests, parts), parts, steps, strict=True)
+            max(_compute(verdict, part), _ARRIVAL * _arriving(step, shard))
+            for verdict, part, step in zip(resolve_steps(manifests[0], parts), parts, steps, strict=True)
         ]
         for steps, parts, shard in zip(layout.steps, step_problems(problem, layout), layout.shards, strict=True)
     )
     return sum(max(together) for together in zip_longest(*ranks, fillvalue=0.0))
-
-
-def _verdicts(manifests: Sequence[KernelManifest], parts: Sequence[Problem | None]) -> Iterator[tuple[Verdict, ...]]:
-    """Each kernel's verdict on each step."""
-    return zip(*(resolve_steps(manifest, parts) for manifest in manifests), strict=True)
 
 
 def imbalance(problem: Problem, layout: Layout) -> float:
@@ -84,16 +67,12 @@ def imbalance(problem: Problem, layout: Layout) -> float:
     return max(areas) * len(areas) / sum(areas) if any(areas) else 1.0
 
 
-def _cheapest(verdicts: Sequence[Verdict], part: Problem | None) -> float:
-    """The cost of a step on its rank, by the cheapest offer that takes it."""
+def _compute(verdict: Verdict, part: Problem | None) -> float:
+    """The cost of a step on its rank, by the offer that takes it."""
     if part is None:
         return 0.0
-    forms = {verdict.offer.form for verdict in verdicts if verdict.offer is not None}
-    assert forms, "a kernel takes every step"
-    return min(_compute(form, part) for form in forms)
-
-
-def _compute(form: Form, part: Problem) -> float:
+    assert verdict.offer is not None, "the kernel takes every step"
+    form = verdict.offer.form
     mask, rows = part.concrete_mask, part.concrete_mask.seqlen_q * part.heads_q
     merges = _MERGE * rows * part.composed
     if form is Form.DENSE:

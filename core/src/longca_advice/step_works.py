@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,30 +82,14 @@ class PairTiles:
 
     works: tuple[Work | None, ...]
     which: _Ints
-    _seconds: dict[tuple[CostModel, Key, str, tuple[int, int]], _Floats | None] = field(default_factory=dict)
-    _calls: dict[tuple[str, tuple[int, int]], StepCalls] = field(default_factory=dict)
 
     @property
     def largest(self) -> int:
         """The pair with most tiles."""
         return int(np.array([work.tiles if work else 0.0 for work in self.works])[self.which].argmax())
 
-    def on(self, path: str, heads: tuple[int, int]) -> StepCalls:
-        """The calls of the works, on a path where they are not of a full mask."""
-        if (about := (path, heads)) not in self._calls:
-            self._calls[about] = self._on(path, heads)
-        return self._calls[about]
-
-    def _on(self, path: str, heads: tuple[int, int]) -> StepCalls:
-        if not path or path.startswith(Form.DENSE):
-            return StepCalls.of(
-                [work and (work if work.path else replace(work, path=path)) for work in self.works], heads
-            )
-        base = self.on("", heads)
-        return replace(base, families=tuple((mine, calls.on(path)) for mine, calls in base.families))
-
     def seconds(self, costs: CostModel, key: Key, path: str, heads: tuple[int, int]) -> _Floats | None:
-        """The predicted seconds of each pair: [pairs]. None without evidence. The result is cached.
+        """The predicted seconds of each pair: [pairs]. None without evidence.
 
         Args:
             costs: The cost model.
@@ -113,20 +97,9 @@ class PairTiles:
             path: The path of works that have no full mask.
             heads: Query heads and KV heads.
         """
-        request = (costs, key, path, heads)
-        if request not in self._seconds:
-            self._seconds[request] = self.on(path, heads).seconds(costs, key)
-        found = self._seconds[request]
+        works = [work and (work if work.path else replace(work, path=path)) for work in self.works]
+        found = StepCalls.of(works, heads).seconds(costs, key)
         return None if found is None else found[self.which]
-
-
-def joined(tables: Sequence[PairTiles]) -> list[PairTiles]:
-    """Equal tables, whose works are predicted together: many take hardly longer than a few."""
-    unlike = {id(table): table for table in tables}
-    starts = np.cumsum([0, *(len(table.works) for table in unlike.values())]).tolist()
-    start = dict(zip(unlike, starts, strict=False))
-    whole = PairTiles(tuple(work for table in unlike.values() for work in table.works), np.zeros(0, np.int64))
-    return [replace(whole, which=table.which + start[id(table)]) for table in tables]
 
 
 @dataclass(frozen=True, eq=False)

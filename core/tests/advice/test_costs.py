@@ -45,7 +45,6 @@ def test_a_call_within_the_evidence_is_predicted_without_a_word():
 def test_what_was_not_measured_is_not_predicted(other):
     model = CostModel(evidence())
     assert model.estimate(key(**other), call()) is None
-    assert model.predictions(key(**other), [call()]) is None
 
 
 def test_directions_and_kernels_are_apart():
@@ -92,9 +91,8 @@ def test_each_thing_outside_widens_the_interval():
     model = CostModel([*evidence(), *evidence(dtype="float16", head_dim=64)])
     asked = call()
     inside, outside = model.estimate(key(), asked), model.estimate(key(head_dim=32), asked)
-    (within,) = model.predictions(key(head_dim=32), [asked])
-    assert len(outside.outside) == 2
-    assert inside.high / inside.seconds == pytest.approx(model.predictions(key(), [asked])[0].high / inside.seconds)
+    within = CostModel(evidence(dtype="float16", head_dim=64)).estimate(key(dtype="float16", head_dim=64), asked)
+    assert (len(inside.outside), len(within.outside), len(outside.outside)) == (0, 0, 2)
     ratio = within.high / within.seconds
     assert outside.high / outside.seconds == pytest.approx(ratio**3)
     assert outside.seconds / outside.low == pytest.approx(ratio**3)

@@ -2,7 +2,7 @@ import pytest
 
 from longca import masks
 from longca.manifests import Device, Layout, Offer, Problem, Step
-from longca_advice.nominal import imbalance, predicted_cost
+from longca_advice.nominal import imbalance, nominal_cost
 
 from ..fake_manifests import fake_manifest
 
@@ -54,23 +54,23 @@ def test_partial_results_are_merged_and_ranks_wait_for_one_another():
     arrival = ARRIVAL * HALF * HEADS[1]
     assert arrival < SQUARE + merge, "keys arrive behind the compute here"
     # Rank 0 has one step, so nothing to merge, and waits in the second while rank 1 computes.
-    assert predicted_cost([kernel("varlen")], problem(), RING) == TRIANGLE + SQUARE + 2 * merge
+    assert nominal_cost([kernel("varlen")], problem(), RING) == TRIANGLE + SQUARE + 2 * merge
 
 
 def test_what_arrives_late_is_waited_for():
     asked = problem("full_document", documents=[HALF, HALF])
     arrival = ARRIVAL * HALF * HEADS[1]
-    assert predicted_cost([kernel("varlen")], asked, RING) == SQUARE + arrival
+    assert nominal_cost([kernel("varlen")], asked, RING) == SQUARE + arrival
 
 
 def test_what_the_offer_makes_of_the_mask():
     layout = one_step_each(HALVES[0], ALL)
     busiest = SQUARE + TRIANGLE
-    assert predicted_cost([kernel("row_intervals")], problem(), layout) == pytest.approx(busiest / BY_INTERVALS)
-    assert predicted_cost([kernel("dense")], problem(), layout) == SEQLEN * HALF * HEADS[0]
+    assert nominal_cost([kernel("row_intervals")], problem(), layout) == pytest.approx(busiest / BY_INTERVALS)
+    assert nominal_cost([kernel("dense")], problem(), layout) == SEQLEN * HALF * HEADS[0]
     question = problem("shared_question", documents=[1024, 1024, 1024, 1024])
-    layered = predicted_cost([kernel("layers")], question, layout)
-    native = predicted_cost([kernel("row_intervals")], question, layout) * BY_INTERVALS
+    layered = nominal_cost([kernel("layers")], question, layout)
+    native = nominal_cost([kernel("row_intervals")], question, layout) * BY_INTERVALS
     assert layered == pytest.approx(native + MERGE * HALF * HEADS[0]), "two layers are merged once"
 
 
@@ -78,7 +78,7 @@ def test_a_mask_of_every_head_costs_what_its_heads_cost():
     mask = masks.build("uniform_block_sparse", SEQLEN, block=128, kept=0.5, heads=2, seed=0)
     asked = problem().with_mask(mask)
     layout = Layout(((step(ALL, ALL),),), (ALL,))
-    cost = predicted_cost([kernel("block_sparse", mask_heads="query")], asked, layout)
+    cost = nominal_cost([kernel("block_sparse", mask_heads="query")], asked, layout)
     assert cost == asked.area, "whole tiles"
 
 
