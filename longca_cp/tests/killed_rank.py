@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 #: Seconds until a link gives up.
-DEADLINE = 8.0
+DEADLINE = 4.0
 
 
 def work(rank, strategy, sizes, store):

@@ -61,6 +61,7 @@ def check(layout, asked):
     assert sorted(token for shard in held for token in shard) == list(range(tokens))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("pattern", STATIC)

@@ -39,10 +39,10 @@ def test_the_factors_drawn_build_the_mask(pattern):
 
 
 @pytest.mark.parametrize("pattern", sorted(PATTERNS))
-@pytest.mark.parametrize("seqlen", [1, 2, 3, 5, 6, 127])
-def test_short_sequences_are_sampled_too(pattern, seqlen):
-    for seed in range(5):
-        assert sample(pattern, seqlen, seed=seed).seqlen_q == seqlen
+def test_short_sequences_are_sampled_too(pattern):
+    for seqlen in (1, 2, 3, 5, 6, 127):
+        for seed in range(5):
+            assert sample(pattern, seqlen, seed=seed).seqlen_q == seqlen
 
 
 def test_global_tokens_are_as_many_as_the_window_from_1_to_a_third_less_one():
@@ -71,14 +71,11 @@ def test_block_sparse_masks_keep_half_of_blocks_of_128():
     assert {k: variable[k] for k in ("kept", "heads", "seed")} == {"kept": 0.5, "heads": 1, "seed": 4}
 
 
-@pytest.mark.parametrize("pattern", DOCUMENTED)
 @pytest.mark.parametrize("lengths", ["pile", "prolong64k", None])
-def test_documents_come_from_the_lengths_asked_for(pattern, lengths):
-    documents = sample(pattern, 20000, lengths=lengths, seed=11).factors["documents"]
-    distribution = resolve_lengths(lengths, 20000)
-    assert documents == tuple(distribution.sample(20000, np.random.default_rng([11, 0]), None).tolist())
-    assert documents == sample("full_document", 20000, lengths=distribution, seed=11).factors["documents"]
-    assert sum(documents) == 20000
+def test_documents_come_from_the_lengths_asked_for(lengths):
+    wanted = resolve_lengths(lengths, 20000).sample(20000, np.random.default_rng([11, 0]), None).tolist()
+    for pattern in DOCUMENTED:
+        assert sample(pattern, 20000, lengths=lengths, seed=11).factors["documents"] == tuple(wanted)
 
 
 def test_lengths_may_come_from_a_file(tmp_path):
