@@ -41,10 +41,8 @@ KEY = (
     "kernel", "pattern", "seqlen", "lengths", "seed", "heads_q", "heads_kv", "head_dim", "dtype", "direction",
     "mask_digest", "strategy", "placement", "world_size", "mesh", "transport",
 )  # fmt: skip
-#: The facts that must be alike for times to be compared, by the dotted names of `environment.json`.
+#: The facts that must be alike for times to be compared, by the dotted names of `environment.json`; `driver` if known.
 MUST_MATCH = ("device.name", "packages.torch", "python", "suite", "environment.json")
-#: The facts that must be alike if both runs have them.
-MUST_MATCH_IF_KNOWN = ("driver",)
 #: Facts that the records tell, or that change all the time.
 _LEFT_OUT = ("suite.", "gpu.")
 _MOST_LISTED = 20  # cases that a list names before it only counts
@@ -164,7 +162,7 @@ def environment_differences(a: Run, b: Run) -> list[Difference]:
     found = []
     for name in dict.fromkeys((*of_a, *of_b)):
         if of_a.get(name) != of_b.get(name):
-            forbids = name in MUST_MATCH or (name in MUST_MATCH_IF_KNOWN and name in of_a and name in of_b)
+            forbids = name in MUST_MATCH or (name == "driver" and name in of_a and name in of_b)
             found.append(Difference(name, of_a.get(name, "unknown"), of_b.get(name, "unknown"), forbids))
     return sorted(found, key=lambda difference: not difference.forbids)
 

@@ -69,11 +69,10 @@ def _shown(way: MeasuredChoice) -> list[tuple[str, Timed]]:
 
 
 def _predicted(time: Timed) -> tuple[str, str]:
-    if time.predicted is None:
-        return _NOTHING, _NOTHING
+    predicted = _NOTHING if time.predicted is None else time_text(time.predicted)
     if time.low is None or time.high is None:
-        return time_text(time.predicted), _NOTHING
-    return time_text(time.predicted), f"{time_text(time.low)} to {time_text(time.high)}"
+        return predicted, _NOTHING
+    return predicted, f"{time_text(time.low)} to {time_text(time.high)}"
 
 
 def _measured(time: Timed, direction: str) -> tuple[str, str, str]:

@@ -68,7 +68,7 @@ class View:
         where: Conditions of `Rows.where` by column, or one function of rows under the key `condition`.
         sort: The columns that lines, tables and spread columns are sorted by. Empty for the order of measuring.
         best: Whether the highest or the lowest of the first figure is marked. None marks none.
-        among: The cells that the best one competes with: its row, its column or its table.
+        among: The cells that the best one competes with: its row, or its column, which is the table without `across`.
         counts: The statuses of the rows that figures are made of. Empty for all rows. The first figure of a `suspect`
             row has a question mark.
         failures: Whether spread columns and lines are shown where nothing was measured and something failed.
@@ -90,7 +90,7 @@ class View:
     where: Mapping[str, Any] = field(default_factory=dict)
     sort: tuple[str, ...] = ()
     best: Literal["most", "least"] | None = None
-    among: Literal["row", "column", "table"] = "row"
+    among: Literal["row", "column"] = "row"
     counts: tuple[str, ...] = ("ok",)
     failures: bool = False
     winner: bool = False
@@ -164,8 +164,7 @@ class _Grid:
         value = self.view.values[0]
         keys = ["_table", "_line", "_column"]
         first = sure.groupby(keys)[value.column].agg(value.reduce).dropna().reset_index()
-        among = {"row": ["_line"], "column": ["_table", "_column"], "table": ["_table"]}[self.view.among]
-        groups = first.groupby(among)[value.column]
+        groups = first.groupby(["_line"] if self.view.among == "row" else ["_table", "_column"])[value.column]
         best = first[value.column] == groups.transform("max" if self.view.best == "most" else "min")
         chosen = first[best & (groups.transform("count") > 1)]
         return set(chosen[["_line", "_column"]].itertuples(index=False, name=None))

@@ -87,7 +87,7 @@ STRATEGIES = View(
     counts=("ok", "suspect"),
     failures=True,
     best="least",
-    among="table",
+    among="column",
     legend=True,
 )
 NOT_MEASURED = View(
