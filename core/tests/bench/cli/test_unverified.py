@@ -199,4 +199,4 @@ def test_attention_goes_by_the_stored_verdict(on_a100):
     assert on_a100.longca("verify", "--unverified", "--kernel", "broken").returncode == 1
     (right, wrong), log = attention(on_a100, ("fresh", False), ("broken", True))
     assert (right, "nobody verified" in log) == ("fresh False right", False)
-    assert re.search("causal float32 backward: wrong on causal .*, 3:3 heads: dv", wrong)
+    assert re.search("causal float32 backward: wrong on .* heads.*: dv", wrong), str(wrong)
