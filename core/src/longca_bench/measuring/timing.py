@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from statistics import median
 from typing import Any
@@ -67,12 +67,10 @@ class Timing:
     Attributes:
         ranks: Seconds of each timed call on each rank: [ranks][calls].
         warm_up: Seconds of the calls before them, on the slowest rank.
-        last: The last result on this rank, or None if every result was inspected.
     """
 
     ranks: tuple[_Times, ...]
     warm_up: _Times
-    last: Any = None
 
     @property
     def samples(self) -> _Times:
@@ -90,11 +88,9 @@ class Timing:
         return tuple(map(median, self.ranks))
 
 
-def time_calls(
-    call: _Call, world: World, budget: float = BUDGET, inspect: Callable[[Any], None] | None = None
-) -> Timing:
+def time_calls(call: _Call, world: World, budget: float = BUDGET) -> Timing:
     """Times a call that all ranks of a world make, each in this process, as `take_samples` does."""
-    return take_samples(lambda: timed_call(call, world), world, budget, inspect)
+    return take_samples(lambda: timed_call(call, world), world, budget)
 
 
 def take_samples(
@@ -109,22 +105,16 @@ def take_samples(
         once: Makes the call once, and returns its seconds on this rank and its result.
         world: The ranks.
         budget: Seconds of samples after which no further call is made.
-        inspect: Gets the result of each call, of the warm-up too, outside the timed region. Without it the last result
-            is kept.
+        inspect: Gets the result of each call, of the warm-up too, outside the timed region.
     """
-    last: list[object] = []
 
     def sample() -> tuple[float, object]:
-        last.clear()  # frees its memory for the next result
         seconds, result = once()
-        if inspect is None:
-            last.append(result)
-        else:
+        if inspect is not None:
             inspect(result)
         return seconds, None
 
-    timing = take_turns({"": sample}, world, budget)[""]
-    return replace(timing, last=last[0] if last else None)
+    return take_turns({"": sample}, world, budget)[""]
 
 
 def take_turns(parts: Mapping[str, _Once], world: World, budget: float) -> dict[str, Timing]:

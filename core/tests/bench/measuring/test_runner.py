@@ -33,7 +33,7 @@ def run(core, **selection):
     [("causal_document", "prefix_lm_causal", "uniform_block_sparse"), pytest.param((), marks=pytest.mark.exhaustive)],
     ids=["some", "all"],
 )
-def test_every_pattern_and_kernel(core, patterns):
+def test_every_pattern_and_kernel_is_measured_and_kept_in_the_history(core, patterns):
     records = run(core, patterns=patterns)
     assert {record.status for record in records} == {"ok"}, [r.message for r in records if r.status != "ok"]
     for record in records:
@@ -42,6 +42,9 @@ def test_every_pattern_and_kernel(core, patterns):
         assert {finding["tensor"] for finding in record.findings} >= {"out", "lse"}
     backward, forward = (next(r for r in records if r.direction == d) for d in ("backward", "forward"))
     assert backward.flops == 2.5 * forward.flops
+    about = [(record.kernel, record.pattern, record.seqlen, record.direction) for record in records]
+    assert [(row.kernel, row.pattern, row.seqlen, row.direction) for row in history().rows] == about
+    assert {row.run.device for row in history().rows} == {evidence_name(CPU)}
 
 
 @pytest.mark.parametrize(
@@ -118,12 +121,3 @@ def test_a_pair_is_measured_as_a_kernel_is(core):
     assert backward.backend.startswith("torch.matmul + ")
     assert backward.distribution == "longca-core", "both halves are of one distribution"
     assert {finding["tensor"] for finding in backward.findings} >= {"out", "lse", "dq", "dk", "dv"}
-
-
-def test_history_is_kept(core):
-    run(core, kernels=("sdpa",))
-    assert [(row.kernel, row.pattern, row.seqlen, row.direction) for row in history().rows] == [
-        ("sdpa", "causal", 96, "forward"),
-        ("sdpa", "causal", 96, "backward"),
-    ]
-    assert {row.run.device for row in history().rows} == {evidence_name(CPU)}

@@ -1,6 +1,7 @@
 """When warm-up and sampling stop, and when ranks tell each other their times."""
 
 import time
+from functools import partial
 from unittest.mock import Mock
 
 import pytest
@@ -14,7 +15,9 @@ from longca_bench.measuring.timing import (
     _calls_to_come,
     calls_in_a_row,
     loading_calls,
+    take_samples,
     time_calls,
+    timed_call,
 )
 from longca_bench.measuring.world import World
 
@@ -42,11 +45,10 @@ def test_warm_up_goes_on_until_calls_agree():
 
 def test_every_result_is_inspected_outside_the_timed_region():
     seen = []
-    timed = time_calls(lambda: "a result", CPU, 0.0, lambda result: (time.sleep(0.05), seen.append(result)))
+    once = partial(timed_call, lambda: "a result", CPU)
+    timed = take_samples(once, CPU, 0.0, lambda result: (time.sleep(0.05), seen.append(result)))
     assert seen == ["a result"] * (len(timed.warm_up) + LEAST)
     assert max(timed.samples) < 0.05
-    assert timed.last is None
-    assert time_calls(lambda: "a result", CPU, 0.0).last == "a result"
 
 
 def test_one_device_is_a_world_of_size_one():

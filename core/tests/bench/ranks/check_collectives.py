@@ -97,11 +97,10 @@ def check_heads(world):
 
 def check_rounds(world):
     calls = []
-    rounds = time_calls(lambda: calls.append(0) or world.rank, world, 0.001)
+    rounds = time_calls(lambda: calls.append(0), world, 0.001)
     assert len(rounds.ranks) == RANKS
     assert world.everyone(len(calls)) == [len(calls)] * RANKS, "all ranks stop after the same round"
     assert rounds.samples == tuple(map(max, zip(*rounds.ranks, strict=True)))
-    assert rounds.last == world.rank
 
 
 class Judges(JobWorld):
