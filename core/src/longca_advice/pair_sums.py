@@ -19,9 +19,6 @@ _Ints = NDArray[np.int64]
 #: Entries of the largest table of tiles that is made at a time.
 _CELLS = 2**21
 
-#: Fewer parts than this are summed up at once.
-_NARROW = 128
-
 #: Parts that have tokens of a row of tiles, on average, from which on tables are dense.
 _CROWDED = 4
 
@@ -79,12 +76,8 @@ def tiles_before(parts: Sequence[_Ints], tokens: int, size: int) -> _Shares:
         np.add.at(owned, (column + 1, owner), sign * (size - beyond) / np.float32(size))
         inside = column + 2 < len(owned)
         np.add.at(owned, (column[inside] + 2, owner[inside]), sign * beyond[inside] / np.float32(size))
-    for _ in range(2):  # sums: first the share, then the share before; row by row is fastest for many parts
-        if len(parts) < _NARROW:
-            np.cumsum(owned, axis=0, out=owned)
-            continue
-        for row, above in zip(owned[1:], owned, strict=False):
-            row += above
+    for _ in range(2):  # sums: first the share, then the share before
+        np.cumsum(owned, axis=0, out=owned)
     return owned[:-1]
 
 

@@ -131,15 +131,6 @@ def test_the_evidence_that_comes_with_longca_is_left_out_too(status, monkeypatch
     assert "1 measurements of b of longca-b 1.0 elsewhere, because this machine found it wrong or suspect" in said
 
 
-def test_another_version_or_device_is_not_left_out():
-    record("wrong")
-    record(case="c1", distribution_version="1.1")
-    remember_elsewhere = Run(run="this machine", device="Another CPU")
-    append(row("b", run=remember_elsewhere, version="longca-b 1.0"))
-    assert [one.version for one in history().rows] == ["longca-b 1.1", "longca-b 1.0"]
-    assert history().notes == ()
-
-
 @pytest.mark.parametrize("status", ["suspect", "wrong"])
 def test_the_last_verdict_on_a_case_counts(status):
     record()

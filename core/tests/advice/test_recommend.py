@@ -7,11 +7,9 @@ import sys
 import pytest
 
 from longca import masks
-from longca.errors import RequestError, UnknownNameError, UnsupportedError
-from longca.manifests import Problem
+from longca.errors import RequestError, UnknownNameError
 from longca_advice import recommend as module
 from longca_advice.capacity import RESERVED
-from longca_advice.devices import DEVICES
 from longca_advice.history import append
 from longca_advice.recommend import recommend
 from longca_advice.sources import sources
@@ -170,18 +168,6 @@ def test_the_answer_is_json():
         read = json.loads(json.dumps(found.as_json(), allow_nan=False))
         assert [choice["seconds"]["total"] for choice in read["choices"]] == [c.seconds.total for c in found.choices]
         assert [refused["kernel"] for refused in read["refused"]] == [refused.kernel for refused in found.refused]
-
-
-def test_what_is_recommended_is_what_takes_the_problem():
-    found = ask(SPARSE)
-    problem = Problem(mask=SPARSE, heads_q=32, heads_kv=8, device=DEVICES["h200"], direction="backward")
-    known = module.registry()
-    for choice in found.choices:
-        if choice.forward == choice.backward:
-            assert known.resolve(choice.kernel, problem, anywhere=True)
-    for refused in found.refused:
-        with pytest.raises(UnsupportedError):
-            known.resolve(refused.kernel, problem, anywhere=True).check()
 
 
 def test_no_torch_is_imported():
