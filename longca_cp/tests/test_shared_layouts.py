@@ -165,3 +165,9 @@ def test_blocks_that_cannot_share_are_refused():
         lay_out([(odd, 1), (even, 1)], placement="balanced")
     with pytest.raises(UnsupportedError, match=r"no documents to place .* Place them by contiguous, zigzag, balanced"):
         lay_out([(masks.build("causal_document", 60, documents=[20, 40]), 1), (odd, 1)], placement="whole_documents")
+
+
+def test_a_layout_shared_with_another_mask_or_weight_is_another_one():
+    window, full = masks.build("causal_sliding_window", 512, window=16), masks.build("causal", 512)
+    shards = [lay_out([(window, weight), (full, 1)], placement="balanced")[0].shards for weight in (1, 10**6)]
+    assert shards[0] != shards[1]

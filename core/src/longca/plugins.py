@@ -275,7 +275,8 @@ class Registry:
         if chosen not in manifest.placements:
             raise UnknownNameError(f"placement of {strategy}", chosen, manifest.placements)
         about = problem.heads_q, problem.heads_kv, problem.head_dim, problem.dtype, problem.device
-        key = self, strategy, tuple(axis_sizes.items()), chosen, about
+        shared = tuple((mask.key, weight) for mask, weight in getattr(chosen, "weighed", ()))  # of a SharedPlacement
+        key = self, strategy, tuple(axis_sizes.items()), chosen, shared, about
         return _LAYOUTS.get(problem.mask, key, lambda: self._lay_out(manifest, problem, axis_sizes, chosen))
 
     def _lay_out(
