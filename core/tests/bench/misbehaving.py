@@ -252,12 +252,13 @@ def on_a_side_stream(kernel, call):
     return results
 
 
-def doubles(number):
-    """A kernel that doubles one of its inputs after it computed."""
+def doubles(number, first=1):
+    """A kernel that doubles one of its inputs after it computed, from some call on."""
 
     def answer(kernel, call):
         results = call.fill(call.right())
-        call.inputs[number].mul_(2)
+        if kernel.calls >= first:
+            call.inputs[number].mul_(2)
         return results
 
     return answers(answer)
@@ -326,6 +327,7 @@ MISBEHAVING = (
     Row("returns_none", answers(lambda kernel, call: None), "wrong", "instead of a tuple"),
     Row("float64_out", answers(lambda kernel, call: ((right := call.right())[0].double(), right[1])), "wrong", OUT),
     Row("changes_queries", doubles(0), "wrong", r"\bq\b"),
+    Row("changes_keys_later", doubles(1, first=6), "wrong", r"\bk\b"),
     Row("changes_dout_backward", backward(doubles(0)), "wrong", r"\bdout\b"),
     Row("late_thread", answers(by_a_thread), "wrong"),
     Row("default_dtype", beside(lambda: torch.set_default_dtype(torch.float64)), "wrong", "default dtype"),
