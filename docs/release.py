@@ -46,10 +46,9 @@ def edits(root: Path, version: str, repository: str | None, day: datetime.date) 
     """
     _check_version(root, version)
     found = {folder / "pyproject.toml": _project(folder, version, repository) for folder in distributions(root)}
-    cited, log, guide = root / "CITATION.cff", root / "CHANGELOG.md", root / "docs/writing-a-plugin.md"
+    cited, log = root / "CITATION.cff", root / "CHANGELOG.md"
     found[cited] = _cited(cited.read_text(encoding="utf-8"), version, day)
     found[log] = _dated(log.read_text(encoding="utf-8"), version, day)
-    found[guide] = _ranged(guide.read_text(encoding="utf-8"), version)
     return found
 
 

@@ -160,8 +160,8 @@ def test_runs(arguments, said):
         ("l.txt", DIGITS, "is not a document length"),
         ("l.txt", sparse(limits.MAX_LIST_BYTES + 1), "has more than 67108864 bytes"),
         ("l.csv", sparse(limits.MAX_HISTOGRAM_BYTES + 1), "has more than 16777216 bytes"),
-        ("l.csv", f"lower,upper,weight\n1,{DIGITS},1\n", "line 2: upper is not finite"),
-        ("l.json", f"[[1, 2, {'9' * 4000}]]", "item 1: weight is not finite"),
+        ("l.csv", f"lower,upper,weight\n1,{DIGITS},1\n", "is no bin; write lower, upper, weight"),
+        ("l.json", f"[[1, 2, {'9' * 4000}]]", "is no bin; write lower, upper, weight"),
     ],
 )
 def test_files_of_lengths(name, content, said):
