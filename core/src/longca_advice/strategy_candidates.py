@@ -75,7 +75,7 @@ class StrategyCandidate:
 
     @property
     def _cautious(self) -> float:
-        """Its seconds. Whatever was not measured counts as slow as its interval allows.
+        """Its seconds. A part that was not measured counts as slow as its interval allows.
 
         That is the part of the interval that strategies add, and the kernel's part if such kernel calls are unseen.
         """

@@ -1,6 +1,6 @@
 """A process that runs a module of LongCA, and everything that it starts. Both end together.
 
-A variable of the environment marks the process. Whatever it starts inherits the mark, in whichever session or group.
+A variable of the environment marks the process. Its own children inherit the mark, in any session or group.
 """
 
 from __future__ import annotations

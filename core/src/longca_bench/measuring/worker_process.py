@@ -77,7 +77,7 @@ class WorkerProcess:
         }
 
     def answer(self, command: str, arguments: tuple[Any, ...]) -> Answer:
-        """Does a command. Whatever a plugin raises is the answer."""
+        """Does a command. An exception of a plugin is the answer."""
         self._state = None
         try:
             return self._do[command](*arguments)

@@ -127,7 +127,7 @@ class Arrangement:
         return found
 
     def step(self, rank: int, call: int) -> Step | None:
-        """What a rank computes in a call; None where it has no such step."""
+        """A rank's work in a call. None if the rank has no such step."""
         steps, about = self.layout.steps[rank], self.calls[call]
         if about.step >= len(steps):
             return None

@@ -43,7 +43,7 @@ _WARM_UP, _LEAST, _BUDGET = 2, 3, 0.25
 
 
 class _Costs(NamedTuple):
-    """What a run costs beside its calls.
+    """The cost of a run beside its calls.
 
     Attributes:
         case: Seconds of each case.

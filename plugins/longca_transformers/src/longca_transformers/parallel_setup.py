@@ -17,13 +17,10 @@ from torch.distributed.fsdp import FSDPModule
 from longca import plugins
 from longca.errors import RequestError, UnsupportedError
 from longca.manifests import Layout
-from longca.masks import Mask
 from longca.parallel.meshes import groups_of, rank_in
 from longca_transformers.layers import computing_dtype
 from longca_transformers.model_check import is_stateful
 
-#: The mask of each kind of layer, with the number of these layers.
-Weighed = Sequence[tuple[Mask, float]]
 #: Rotary embeddings whose frequencies depend on the longest position, which ranks would see differently.
 _DYNAMIC = {"dynamic", "longrope"}
 
