@@ -94,45 +94,29 @@ def test_a_rank_without_the_others_names_the_absent(store):
         Ranks(store, (0, 1, 2), 0).agree({"mask": "causal"})
 
 
-def test_a_rank_that_failed_by_itself_is_in_step_again_and_calls_count_once(store):
+def test_a_rank_that_failed_by_itself_is_in_step_again(store):
     made = [Ranks(store, (0, 1), rank) for rank in (0, 1)]
-    for each in made:
-        each.note(3)
     with pytest.raises(UnsupportedError), made[0].sharing_errors():
         raise UnsupportedError("asked by rank 0 alone")
-    made[0].note(4)
     with pytest.raises(RequestError, match="rank 0 failed"):
         made[1].agree({"mask": "causal"})
-    made[1].note(4)
     assert together(store, (0, 1), lambda ranks, rank: ranks.agree({"mask": "causal"}), made) == [None] * 2
 
 
 def test_known_calls_that_differ_are_found_at_the_next_comparison(store):
     def work(ranks, rank):
         ranks.agree({"mask": "causal"})
-        for number in (0, 1) if rank < 2 else (1, 0):
-            ranks.note(number)
+        for call in ("causal", "full") if rank < 2 else ("full", "causal"):
+            ranks.note(call)
         try:
             ranks.agree({"mask": "full"})
         finally:
-            ranks.note(7)
+            ranks.note("window")
             ranks.agree({"mask": "full"})  # each comparison is of the calls since the one before
 
     found = together(store, (0, 1, 2), work)
     assert len({str(error) for error in found}) == 1
     assert "calls before: ranks 0, 1 have 2 since the ranks last compared (digest " in str(found[0])
-
-
-def test_known_calls_are_compared_now_and_then(store):
-    def work(ranks, rank):
-        due = []
-        for call in range(3 * agreement.EVERY):
-            if ranks.note(call):
-                due.append(call)
-                ranks.agree({})
-        return due
-
-    assert together(store, (0, 1), work) == [[255, 511, 767]] * 2
 
 
 def test_meshes_of_the_same_ranks_do_not_meet(store):

@@ -4,7 +4,7 @@ import pytest
 
 from longca.errors import RequestError
 from longca.manifests import StrategyManifest, Transport
-from longca.parallel.transport import constructed, transport_of
+from longca.parallel.strategy import constructed, transport_of
 
 FIELDS = {
     "name": "round",

@@ -208,8 +208,7 @@ def _in_parallel(
     settings: Settings,
 ) -> tuple[Tensor, Tensor]:
     from longca.parallel.agreement import Ranks
-    from longca.parallel.attention import parallel_attention
-    from longca.parallel.ready import ParallelCall
+    from longca.parallel.attention import ParallelCall, parallel_attention
 
     try:
         mesh = check_mesh(strategy, mesh)

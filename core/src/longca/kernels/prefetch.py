@@ -93,8 +93,7 @@ def prefetch(
         if weighed:
             raise RequestError("several masks share a placement under a strategy; give strategy= and mesh=")
         return plan_ahead(first, q, k, settings, training)
-    from longca.parallel.attention import prefetch_parallel, prefetch_placement
-    from longca.parallel.ready import ParallelCall
+    from longca.parallel.attention import ParallelCall, prefetch_parallel, prefetch_placement
 
     call = ParallelCall(problem_of(q, k, first, settings, training), strategy, mesh, kernel, placement, transport)
     return prefetch_placement(q, weighed, call) if weighed else prefetch_parallel(q, call)

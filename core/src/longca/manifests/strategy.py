@@ -7,6 +7,7 @@ takes a tensor of all tokens apart and puts it together again.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
@@ -172,6 +173,7 @@ class Layout:
     def made_by(self, strategy: str, axis_sizes: tuple[tuple[str, int], ...], placement: str | None = None) -> Layout:
         """The same layout with the names of its strategy, axes and placement."""
         made = copy(self)  # its shards were checked
+        made.__dict__.pop("words", None)
         for name, value in (("strategy", strategy), ("axis_sizes", axis_sizes), ("placement", placement)):
             object.__setattr__(made, name, value)
         return made
@@ -180,6 +182,14 @@ class Layout:
     def table(self) -> Steps:
         """The steps as a table."""
         return Steps.of(self.steps)
+
+    @cached_property
+    def words(self) -> str:
+        """Words that are the same for equal layouts, in every process: the strategy, the ranks and a digest."""
+        steps = self.table
+        digest = hashlib.blake2b(repr((self.axis_sizes, self.shards, steps.parts, steps.heads)).encode(), digest_size=8)
+        digest.update(steps.table.tobytes() + steps.bounds.tobytes())
+        return f"{self.strategy or 'one made by hand'} on {self.world_size} ranks ({digest.hexdigest()})"
 
     @property
     def world_size(self) -> int:

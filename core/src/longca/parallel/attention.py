@@ -2,15 +2,14 @@
 
 The strategy plans all of a rank's steps at the first use of a mask. Later calls reuse the plan, in other layers too. A
 call communicates, so all ranks of the mesh call with the same mask, names and shapes, in the same order. At the first
-use of a mask, and now and then, they compare what they were asked (`longca.parallel.agreement`). A compiler sees a call
-as a break in the graph.
+use of a mask they compare what they were asked (`longca.parallel.agreement`). The side thread of `longca.prefetch`
+makes the parts of a call that need no other rank. A compiler sees a call as a break in the graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
-from itertools import count
 from typing import Any, NamedTuple
 
 import torch
@@ -18,46 +17,91 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributed.device_mesh import DeviceMesh
 
-from longca.adviser import AUTO
+from longca import plugins
+from longca.adviser import AUTO, adviser, log
 from longca.errors import RequestError
 from longca.kernels.ahead import NotAheadError, Prefetch, ask, take
 from longca.kernels.base import in_given_dtypes, on_device_of
-from longca.manifests import Layout
+from longca.kernels.unverified import check_unverified, choose_checked
+from longca.manifests import Layout, Problem, Transport, installed_version
 from longca.masks import Mask
 from longca.parallel.agreement import Ranks
-from longca.parallel.layouts import placed_together
-from longca.parallel.meshes import groups_of
-from longca.parallel.ready import ParallelCall, Ready, check_lengths, make_ready, strategy_on
-from longca.parallel.strategy import Strategy, StrategyPlan
+from longca.parallel.layouts import check_layout, placed
+from longca.parallel.meshes import axis_sizes, groups_of, is_first, rank_in
+from longca.parallel.strategy import Strategy, StrategyPlan, constructed, transport_of
 from longca.plan_cache import PlanCache
 
-__all__ = ["parallel_attention", "prefetch_parallel", "prefetch_placement"]
+__all__ = ["ParallelCall", "parallel_attention", "prefetch_parallel", "prefetch_placement"]
 
 
-class _KnownCall(NamedTuple):
-    """A call that is ready, its number among the new calls on its mesh, and the call in words that ranks compare."""
+class ParallelCall(NamedTuple):
+    """A call under a strategy, apart from its tensors.
 
-    ready: Ready
-    number: int
-    words: Mapping[str, str]
+    Attributes:
+        problem: The problem of all ranks together.
+        strategy: Name of the strategy, or `auto`.
+        mesh: A device mesh with dims named as the strategy's axes.
+        kernel: Name of the kernel or pair, or `auto`.
+        placement: Name of the placement, `auto`, or a layout of the strategy.
+        transport: The way to move tensors, or `auto`.
+    """
+
+    problem: Problem
+    strategy: str
+    mesh: DeviceMesh
+    kernel: str
+    placement: str | Layout
+    transport: Transport | str
+
+    def about(self) -> tuple[Hashable, ...]:
+        """Everything that the call's plan depends on, apart from the mask."""
+        problem, strategy, mesh, kernel, placement, transport = self
+        # A layout counts by its identity, because comparing long ones takes time. The entry holds the layout.
+        where = id(placement) if isinstance(placement, Layout) else placement
+        return plugins.registry(), problem.settings, strategy, mesh, groups_of(mesh), kernel, where, transport
+
+    def words(self) -> dict[str, str]:
+        """The parts of the call that are the same on all ranks, in words that ranks compare."""
+        problem, placement = self.problem, self.placement
+        mask = problem.concrete_mask
+        return {
+            "mask": f"{mask.label} ({mask.fingerprint})",
+            "heads": f"{problem.heads_q}:{problem.num_heads_kv}",
+            "head_dim": str(problem.head_dim),
+            "dtype": problem.dtype,
+            "device": problem.device.kind,
+            "direction": str(problem.direction),
+            "softmax_scale": str(problem.softmax_scale),
+            "deterministic": str(problem.deterministic),
+            "allow_unverified": str(problem.allow_unverified),
+            "strategy": self.strategy,
+            "kernel": self.kernel,
+            "placement": placement.words if isinstance(placement, Layout) else str(placement),
+            "transport": str(self.transport),
+            "longca-core": installed_version("longca-core") or "",
+        }
 
 
-class _Calls:
-    """The calls on a mesh."""
+class _Ready(NamedTuple):
+    """A strategy, its plan and layout, and this process's rank in the layout."""
 
-    def __init__(self, mesh: DeviceMesh) -> None:
-        self.ranks = Ranks.of(mesh)
-        self.latest: PlanCache[_KnownCall] = PlanCache(64)
-        self.numbers = count()
-
-
-#: The calls on the latest meshes. A rank may be in several. With calls of its own for each mesh, all of its ranks drop
-#: the same ones.
-_CALLS: PlanCache[_Calls] = PlanCache(64)
+    strategy: Strategy
+    plan: StrategyPlan
+    layout: Layout
+    rank: int
 
 
-def _calls_on(mesh: DeviceMesh) -> _Calls:
-    return _CALLS.get(None, (mesh, groups_of(mesh)), lambda: _Calls(mesh))
+#: The latest meshes with their ranks and calls. A rank may be in several. With a cache for each mesh, all of its ranks
+#: drop the same calls.
+_CALLS: PlanCache[tuple[Ranks, PlanCache[_Ready]]] = PlanCache(64)
+#: The strategies of the latest meshes. Ranks make them together.
+_STRATEGIES: PlanCache[Strategy] = PlanCache(64)
+#: The latest plans. A rank makes them alone, so the side thread of `longca.prefetch` makes them too.
+_PLANNED: PlanCache[_Ready] = PlanCache(64)
+
+
+def _calls_on(mesh: DeviceMesh) -> tuple[Ranks, PlanCache[_Ready]]:
+    return _CALLS.get(None, (mesh, groups_of(mesh)), lambda: (Ranks.of(mesh), PlanCache(64)))
 
 
 def parallel_attention(q: Tensor, k: Tensor, v: Tensor, call: ParallelCall) -> tuple[Tensor, Tensor]:
@@ -72,37 +116,111 @@ def parallel_attention(q: Tensor, k: Tensor, v: Tensor, call: ParallelCall) -> t
     Raises:
         RequestError: A mesh of other axes, or one without this process. A layout of another call, or a transport that
             the strategy lacks. A shard of a wrong length. At the first use of a plan also ranks that differ, or another
-            rank that failed, and now and then ranks whose earlier calls differ.
+            rank that failed.
         UnknownNameError: Nobody provides the strategy, its placement or the kernel.
         UnsupportedError: The strategy has no layout for this, or the kernel does not take every step of it.
         VerificationError: Only unverified offers cover the steps, and their verification failed.
     """
-    problem, mesh, about, lengths = call.problem, call.mesh, call.about(), (q.shape[0], k.shape[0])
-    calls = _calls_on(mesh)
-    ranks = calls.ranks
+    problem, about, lengths = call.problem, call.about(), (q.shape[0], k.shape[0])
+    ranks, calls = _calls_on(call.mesh)
 
-    def make() -> _KnownCall:
+    def make() -> _Ready:
         with ranks.sharing_errors():
-            ranks.agree(words := call.words())
+            ranks.agree(call.words())
             if (asked := take((problem.concrete_mask.key, about))) is not None:
                 asked.taken()  # what it made is in the caches
-            ready = make_ready(call, (ranks, lengths))
-            assert ready is not None, "ranks that make it together make the strategy too"
+            made = _make_ready(call, (ranks, lengths))
+            assert made is not None, "ranks that make it together make the strategy too"
             ranks.agree({})  # every rank has its plan
-        return _KnownCall(ready, next(calls.numbers), words)
+        return made
 
-    known = calls.latest.get(problem.mask, about, make)
-    ready = known.ready
+    ready = calls.get(problem.mask, about, make)
     try:
-        check_lengths(ready.layout, ready.rank, lengths)
+        _check_lengths(ready.layout, ready.rank, lengths)
     except RequestError as error:
         ranks.share(error)  # the others may make the call
         raise
-    if ranks.note(known.number):
-        ranks.agree(known.words)
+    ranks.note(problem.concrete_mask.fingerprint)
     training = problem.direction == "backward"
     result: tuple[Tensor, Tensor] = _Attention.apply(q, k, v, ready.strategy, ready.plan, training)  # type: ignore[no-untyped-call]
     return result
+
+
+def _make_ready(call: ParallelCall, together: tuple[Ranks, tuple[int, int]] | None = None) -> _Ready | None:
+    """Makes a call ready. A rank that is alone starts no collective, and returns None if the strategy is not there.
+
+    Args:
+        call: The call.
+        together: The ranks that make it together, and this rank's tokens of q and k. None for a rank that is alone.
+    """
+    problem, strategy, mesh, kernel, placement, transport = call
+    registry, alone = plugins.registry(), together is None
+    if isinstance(placement, Layout):
+        layout, strategy = placement, _named(strategy, placement)
+        check_layout(layout, problem, strategy, axis_sizes(mesh, registry.strategy(strategy).axes))
+    else:
+        (layout,) = placed(problem, strategy, mesh, kernel, placement, alone=alone)
+        strategy = _named(strategy, layout)
+    if kernel == AUTO:
+        choice = choose_checked(
+            registry, problem, lambda asked: adviser().choose_kernel(registry, asked, layout), layout
+        )
+        if is_first(mesh):
+            log(choice)
+        kernel = choice.kernel
+    elif not (verdict := registry.resolve(kernel, problem, layout)):
+        verdict.check(tuple(other for other in registry.kernels if registry.resolve(other, problem, layout)))
+    else:
+        check_unverified(registry, verdict, problem)
+    rank = rank_in(mesh, registry.strategy(strategy).axes)
+    if together is not None:
+        ranks, lengths = together
+        _check_lengths(layout, rank, lengths)
+        provider = registry.strategy_provider(strategy)
+        ranks.agree({"layout": layout.words, provider.distribution: provider.version})
+    made = _strategy_on(strategy, mesh, transport, alone)
+    if made is None:
+        return None
+
+    def plan() -> _Ready:
+        planned = made.plan(problem, layout, registry.load(kernel))
+        if alone and mesh.device_type == "cuda":
+            torch.cuda.current_stream().synchronize()  # another thread may find the plan at once
+        return _Ready(made, planned, layout, rank)
+
+    # The entry holds the strategy and the layout, so their numbers stand for them.
+    return _PLANNED.get(problem.mask, (id(made), id(layout), problem.settings, kernel), plan)
+
+
+def _named(strategy: str, layout: Layout) -> str:
+    """The strategy's name. `auto` takes the layout's strategy."""
+    if strategy != AUTO:
+        return strategy
+    if layout.strategy is None:
+        raise RequestError(
+            "strategy='auto' takes the strategy of the layout, and this one was made by hand; name the strategy"
+        )
+    return layout.strategy
+
+
+def _strategy_on(name: str, mesh: DeviceMesh, transport: Transport | str, alone: bool = False) -> Strategy | None:
+    """A strategy on a mesh, constructed at its first use by all ranks together. A rank that is alone may get None."""
+    registry = plugins.registry()
+    manifest = registry.strategy(name)
+    moved_by = transport_of(transport, manifest)
+    about = registry, name, mesh, groups_of(mesh), moved_by
+    if alone:
+        return _STRATEGIES.find(None, about)
+    return _STRATEGIES.get(None, about, lambda: constructed(registry.load_strategy(name), manifest, mesh, moved_by))
+
+
+def _check_lengths(layout: Layout, rank: int, lengths: tuple[int, int]) -> None:
+    """Checks that this rank's q and k have the tokens that the layout gives it."""
+    if lengths != (tokens := layout.shard_size(rank), tokens):
+        raise RequestError(
+            f"q has {lengths[0]} tokens and k {lengths[1]}, but rank {rank} of {layout.world_size} holds {tokens} of "
+            f"{layout.num_tokens} here; shard with longca.layout, and give the same placement"
+        )
 
 
 class _Attention(torch.autograd.Function):
@@ -143,14 +261,14 @@ def prefetch_parallel(like: Tensor, call: ParallelCall) -> Prefetch:
     """
     mask, about = call.problem.mask, call.about()
     if call.strategy != AUTO:
-        strategy_on(call.strategy, call.mesh, call.transport)
+        _strategy_on(call.strategy, call.mesh, call.transport)
 
-    def make() -> Ready | None:
-        if (found := _calls_on(call.mesh).latest.find(mask, about)) is not None:
-            return found.ready
+    def make() -> _Ready | None:
+        if (found := _calls_on(call.mesh)[1].find(mask, about)) is not None:
+            return found
         call.words()  # the mask keeps its digest for the call
         with on_device_of(like), in_given_dtypes(like), suppress(NotAheadError):
-            return make_ready(call)
+            return _make_ready(call)
         return None
 
     return ask((call.problem.concrete_mask.key, about), make, like.device)
@@ -174,6 +292,6 @@ def prefetch_placement(like: Tensor, weighed: Sequence[tuple[Mask, float]], call
         raise RequestError("a layout places one mask, and several were given; give a placement's name, or auto")
 
     def make() -> None:
-        placed_together(problem, weighed, strategy, mesh, kernel, placement, alone=True)
+        placed(problem, strategy, mesh, kernel, placement, shared=weighed, alone=True)
 
     return ask(object(), make, like.device)  # the caches know what was made before

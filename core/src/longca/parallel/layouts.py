@@ -1,12 +1,10 @@
 """layout: the tokens that each rank holds and the attention calls that it makes under a strategy.
 
-`placed` makes the layout of a call. `check_layout` checks a layout that the caller gave. The strategy and the placement
-that `auto` takes come from `longca_advice.auto_layout`. The ranks of a device mesh agree on them.
+The strategy and the placement that `auto` takes come from `longca_advice`. The ranks of a device mesh agree on them.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,12 +22,11 @@ from longca.kernels.base import check_mask, device_of
 from longca.manifests import Device, Layout, Problem
 from longca.manifests.step_cuts import rank_areas
 from longca.masks import Mask
-from longca.parallel.meshes import axis_sizes, groups_of, is_first, named_sizes, one_host, runnable
+from longca.parallel.meshes import axis_sizes, groups_of, is_first, one_host, runnable
 from longca.plan_cache import PlanCache
-from longca.plugins import Registry
 from longca.shared_layouts import check_weighted, shared_layouts
 
-__all__ = ["check_layout", "layout", "layout_words", "placed", "placed_together"]
+__all__ = ["check_layout", "layout", "placed"]
 
 #: The strategies and placements that the ranks of a mesh agreed on.
 _AGREED: PlanCache[tuple[str, str]] = PlanCache(64)
@@ -126,62 +123,13 @@ def layout(
         dtype=str(dtype).removeprefix("torch."),  # type: ignore[arg-type]  # Problem checks it
         device=device,
     )
-    if weighed:
-        layouts = placed_together(problem, weighed, strategy, mesh, kernel, placement)
-        for (each, _), one in zip(weighed, layouts, strict=True):
-            _check_kernel(kernel, replace(problem, mask=each), one)
-        return layouts
-    placed_alone = placed(problem, strategy, mesh, kernel, placement)
-    _check_kernel(kernel, problem, placed_alone)
-    return placed_alone
-
-
-def _check_kernel(kernel: str, problem: Problem, layout: Layout) -> None:
-    """Checks that a named kernel takes every step of a layout, on a machine that has it.
-
-    Raises:
-        UnknownNameError: Nobody provides the kernel.
-        UnsupportedError: It does not.
-    """
-    if kernel != AUTO:
-        asked = replace(problem, allow_unverified=True)
-        plugins.registry().resolve(kernel, asked, layout, anywhere=True).check()
-
-
-def placed_together(
-    problem: Problem,
-    weighed: Sequence[tuple[Mask, float]],
-    strategy: str,
-    mesh: DeviceMesh | Mapping[str, int],
-    kernel: str,
-    placement: str,
-    alone: bool = False,
-) -> tuple[Layout, ...]:
-    """The layout of each mask, with the same shards in all.
-
-    Args:
-        problem: The problem of the first mask.
-        weighed: The masks with their weights.
-        strategy: As in `placed`, like the other arguments.
-        mesh: The device mesh, or the number of ranks along each axis.
-        kernel: Name of the kernel or pair, or `auto`.
-        placement: Name of a placement, or `auto`.
-        alone: Whether this rank's own choice counts.
-
-    Raises:
-        RequestError: As in `layout`.
-        UnknownNameError: As in `layout`.
-        UnsupportedError: As in `layout`.
-    """
-    registry = plugins.registry()
-    problems = [(replace(problem, mask=mask), weight) for mask, weight in weighed]
-    wanted = _wanted(registry, strategy, mesh)
-    if AUTO in (strategy, placement):
-        arrangement = partial(adviser().arrange_shared, registry, problems, wanted, kernel, placement, one_host(mesh))
-        masks = tuple((mask.key, weight) for mask, weight in weighed)
-        about = registry, _shape(problem), tuple(wanted), kernel, placement, masks
-        strategy, placement = _chosen(problem.mask, about, mesh, arrangement, alone)
-    return shared_layouts(registry, problems, strategy, wanted[strategy], placement)
+    layouts = placed(problem, strategy, mesh, kernel, placement, shared=weighed)
+    if kernel != AUTO:  # a named kernel takes every step of the layouts, on a machine that has it
+        masks = [each for each, _ in weighed] or [problem.concrete_mask]
+        for each, made in zip(masks, layouts, strict=True):
+            asked = replace(problem, mask=each, allow_unverified=True)
+            plugins.registry().resolve(kernel, asked, made, anywhere=True).check()
+    return layouts if weighed else layouts[0]
 
 
 def placed(
@@ -190,61 +138,60 @@ def placed(
     mesh: DeviceMesh | Mapping[str, int],
     kernel: str,
     placement: str,
+    *,
+    shared: Sequence[tuple[Mask, float]] = (),
     alone: bool = False,
-) -> Layout:
-    """The layout of a problem, the same for both of its directions.
+) -> tuple[Layout, ...]:
+    """The layout of a problem, the same for both of its directions. Or one for each of several masks, of equal shards.
 
     Args:
-        problem: The problem of all ranks together.
+        problem: The problem of all ranks together. With several masks, that of the first.
         strategy: Name of a strategy, or `auto`.
         mesh: A device mesh, or the number of ranks along each axis.
         kernel: Name of the kernel or pair, or `auto`.
         placement: Name of a placement, or `auto`.
+        shared: The masks that share a placement, with their weights.
         alone: Whether the ranks of a device mesh do not agree on `auto`, and this rank's own choice counts.
-
-    Raises:
-        RequestError: As in `layout`.
-        UnknownNameError: As in `layout`.
-        UnsupportedError: As in `layout`.
     """
     registry = plugins.registry()
-    wanted = _wanted(registry, strategy, mesh)
-    if strategy != AUTO and placement == AUTO and len(only := registry.strategy(strategy).placements) == 1:
-        placement = only[0]
-    if AUTO in (strategy, placement):
-        arrangement = partial(adviser().arranged, registry, problem, wanted, kernel, placement, one_host(mesh))
-        about = registry, _shape(problem), tuple(wanted), kernel, placement
-        strategy, placement = _chosen(problem.mask, about, mesh, arrangement, alone)
-    return registry.layout(strategy, problem, wanted[strategy], placement)
-
-
-def _shape(problem: Problem) -> tuple[Hashable, ...]:
-    return problem.heads_q, problem.heads_kv, problem.head_dim, problem.dtype, problem.device
-
-
-def _wanted(registry: Registry, strategy: str, mesh: DeviceMesh | Mapping[str, int]) -> dict[str, dict[str, int]]:
-    """The strategies to choose from, each with the ranks along its axes."""
+    problems = [(replace(problem, mask=mask), weight) for mask, weight in shared]
     if strategy == AUTO:
-        return runnable({name: manifest.axes for name, manifest in registry.strategies.items()}, mesh)
-    axes = registry.strategy(strategy).axes
-    return {strategy: axis_sizes(mesh, axes) if isinstance(mesh, DeviceMesh) else named_sizes(mesh, axes)}
+        wanted = runnable({name: manifest.axes for name, manifest in registry.strategies.items()}, mesh)
+    else:
+        manifest = registry.strategy(strategy)
+        wanted = {strategy: axis_sizes(mesh, manifest.axes)}
+        if len(manifest.placements) == 1 and not shared:
+            placement = manifest.placements[0]
+    if AUTO in (strategy, placement):
+        asked = wanted, kernel, placement, one_host(mesh)
+        shape = problem.heads_q, problem.heads_kv, problem.head_dim, problem.dtype, problem.device
+        masks = tuple((mask.key, weight) for mask, weight in shared)
+        about = registry, shape, tuple(wanted), kernel, placement, masks
+        if shared:
+            arranged = partial(adviser().arrange_shared, registry, problems, *asked)
+        else:
+            arranged = partial(adviser().arranged, registry, problem, *asked)
+        strategy, placement = _chosen(problem.mask, about, mesh, arranged, alone)
+    if shared:
+        return shared_layouts(registry, problems, strategy, wanted[strategy], placement)
+    return (registry.layout(strategy, problem, wanted[strategy], placement),)
 
 
 def _chosen(
     mask: object,
     about: Hashable,
     mesh: DeviceMesh | Mapping[str, int],
-    arrangement: Callable[[], Arrangement],
+    arranged: Callable[[], Arrangement],
     alone: bool,
 ) -> tuple[str, str]:
-    """The strategy and the placement of an arrangement, on which the ranks of a device mesh agree.
+    """The strategy and the placement of an arrangement.
 
-    They take the choice of the mesh's first rank, because ranks on several machines may have measured other kernels as
-    fastest.
+    The ranks of a device mesh take the choice of its first rank, because ranks on several machines may have measured
+    other kernels as fastest.
     """
 
     def chosen() -> tuple[str, str]:
-        made = arrangement()
+        made = arranged()
         choice = made.strategy, made.placement
         if alone:
             return choice
@@ -271,12 +218,6 @@ def check_layout(layout: Layout, problem: Problem, strategy: str, sizes: Mapping
 
     All ranks find the same, so that none waits for another.
 
-    Args:
-        layout: The layout.
-        problem: The problem of all ranks together.
-        strategy: The strategy's name.
-        sizes: Ranks along each of its axes.
-
     Raises:
         RequestError: It does not. The message names the problem or strategy that it belongs to.
     """
@@ -300,15 +241,6 @@ def check_layout(layout: Layout, problem: Problem, strategy: str, sizes: Mapping
             f"this layout is of another mask: its steps show other pairs than this {problem.concrete_mask.label}. Ask "
             "longca.layout for this mask too; placed contiguous or zigzag, ranks hold the same tokens of both"
         )
-
-
-def layout_words(layout: Layout) -> str:
-    """A layout in words that are the same for equal layouts, in every process: its size and a digest."""
-    steps = layout.table
-    named = layout.strategy, layout.axis_sizes, layout.shards, steps.parts, steps.heads
-    digest = hashlib.blake2b(repr(named).encode(), digest_size=8)
-    digest.update(steps.table.tobytes() + steps.bounds.tobytes())
-    return f"{layout.strategy or 'one made by hand'} on {layout.world_size} ranks ({digest.hexdigest()})"
 
 
 def _words(sizes: Mapping[str, int]) -> str:

@@ -17,17 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from longca.errors import RequestError
 
-__all__ = [
-    "axis_sizes",
-    "check_member",
-    "groups_of",
-    "is_first",
-    "mesh_dims",
-    "named_sizes",
-    "one_host",
-    "rank_in",
-    "runnable",
-]
+__all__ = ["axis_sizes", "check_member", "groups_of", "is_first", "mesh_dims", "one_host", "rank_in", "runnable"]
 
 #: Ranks of a host if the environment does not give their number.
 _PER_HOST = 8
@@ -57,34 +47,27 @@ def mesh_dims(mesh: DeviceMesh, axes: Sequence[str]) -> tuple[int, ...]:
     return tuple(names.index(axis) for axis in axes)
 
 
-def axis_sizes(mesh: DeviceMesh, axes: Sequence[str]) -> dict[str, int]:
-    """Ranks along each of a strategy's axes.
+def axis_sizes(mesh: DeviceMesh | Mapping[str, int], axes: Sequence[str]) -> dict[str, int]:
+    """Ranks along each of a strategy's axes, on a device mesh or from sizes by name.
+
+    A single size may have any name, as in `mesh_dims`. Sizes of other axes are returned unchanged. The registry refuses
+    them and names the axes that the strategy needs.
 
     Raises:
         RequestError: As in `mesh_dims`.
     """
+    if isinstance(mesh, Mapping):
+        return dict(zip(axes, mesh.values(), strict=True)) if len(axes) == len(mesh) == 1 else dict(mesh)
     return {axis: mesh.size(dim) for axis, dim in zip(axes, mesh_dims(mesh, axes), strict=True)}
-
-
-def named_sizes(sizes: Mapping[str, int], axes: Sequence[str]) -> dict[str, int]:
-    """Ranks along each of a strategy's axes, from sizes by name. A single one may have any name, as in `mesh_dims`.
-
-    Sizes of other axes are returned unchanged. The registry refuses them and names the axes that the strategy needs.
-    """
-    return dict(zip(axes, sizes.values(), strict=True)) if len(axes) == len(sizes) == 1 else dict(sizes)
 
 
 def runnable(
     strategies: Mapping[str, Sequence[str]], mesh: DeviceMesh | Mapping[str, int]
 ) -> dict[str, dict[str, int]]:
-    """The strategies that can run on a mesh, each with the ranks along its axes.
+    """The strategies, given with their axes, that can run on a mesh, each with the ranks along its axes.
 
     A mesh of one dim, of any name, is for strategies of one axis. A mesh of several dims is for strategies whose axes
     have the names of the dims.
-
-    Args:
-        strategies: The axes of each strategy.
-        mesh: A device mesh, or the number of ranks along each axis.
 
     Raises:
         RequestError: No strategy can run on the mesh.
@@ -92,7 +75,7 @@ def runnable(
     names = tuple(mesh.mesh_dim_names or ()) if isinstance(mesh, DeviceMesh) else tuple(mesh)
     dims = mesh.ndim if isinstance(mesh, DeviceMesh) else len(mesh)
     found = {
-        name: axis_sizes(mesh, axes) if isinstance(mesh, DeviceMesh) else named_sizes(mesh, axes)
+        name: axis_sizes(mesh, axes)
         for name, axes in strategies.items()
         if (len(axes) == 1 if dims == 1 else sorted(names) == sorted(axes))
     }
@@ -104,10 +87,7 @@ def runnable(
 
 
 def one_host(mesh: DeviceMesh | Mapping[str, int]) -> bool:
-    """Whether all ranks of a mesh are likely to be of one host.
-
-    `torchrun` gives the number of ranks of a host. The assumption is 8 without it.
-    """
+    """Whether all ranks of a mesh are likely to be of one host: `torchrun`'s number of ranks, else 8."""
     per_host = int(os.environ.get("LOCAL_WORLD_SIZE", _PER_HOST))
     if not isinstance(mesh, DeviceMesh):
         return prod(mesh.values()) <= per_host
@@ -127,21 +107,13 @@ def rank_in(mesh: DeviceMesh, axes: Sequence[str]) -> int:
 
 
 def groups_of(mesh: DeviceMesh) -> tuple[ProcessGroup, ...]:
-    """A mesh's process groups. They distinguish it from an equal mesh that was made after they were destroyed.
-
-    Raises:
-        RequestError: This process is not in the mesh.
-    """
+    """A mesh's process groups. They distinguish it from an equal mesh that was made after they were destroyed."""
     check_member(mesh)
     return tuple(mesh.get_all_groups())
 
 
 def check_member(mesh: DeviceMesh) -> Sequence[int]:
-    """This process's coordinate in a mesh.
-
-    Raises:
-        RequestError: It is not in the mesh.
-    """
+    """This process's coordinate in a mesh. A process outside is refused."""
     coordinate = mesh.get_coordinate()
     if coordinate is None:
         raise RequestError("this process is not in the mesh; only its ranks take part in the strategy")
@@ -149,11 +121,7 @@ def check_member(mesh: DeviceMesh) -> Sequence[int]:
 
 
 def is_first(mesh: DeviceMesh) -> bool:
-    """Whether this process is the first rank of a mesh.
-
-    Raises:
-        RequestError: It is not in the mesh.
-    """
+    """Whether this process is the first rank of a mesh that it is in."""
     return not any(check_member(mesh))
 
 

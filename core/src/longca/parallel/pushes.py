@@ -79,12 +79,7 @@ def note_pushing(note: Callable[[bool], None]) -> None:
 
 
 def tell_window(window: object, nbytes: int) -> None:
-    """Tells of a window of this rank, until the object is gone.
-
-    Args:
-        window: The object that holds the memory.
-        nbytes: Bytes of this rank's own memory, which are not PyTorch's allocator's.
-    """
+    """Tells of a window of this rank, until the object is gone, with its bytes outside of PyTorch's allocator."""
     _WINDOWS[window] = nbytes
 
 

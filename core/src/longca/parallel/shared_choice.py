@@ -62,11 +62,7 @@ class SharedChoice:
         return self._layout.num_tokens
 
     def check(self, q: Tensor, k: Tensor) -> None:
-        """Checks that tensors are this rank's shards.
-
-        Raises:
-            RequestError: They have other numbers of tokens.
-        """
+        """Checks that tensors have the tokens of this rank's shard."""
         held = self._layout.shard_size(self._rank)
         if not len(q) == len(k) == held:
             raise RequestError(

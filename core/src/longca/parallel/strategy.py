@@ -6,15 +6,16 @@ the layout gives this rank. All ranks of the mesh call the same methods in the s
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from longca.errors import RequestError
 from longca.kernels.base import Kernel
-from longca.manifests import Layout, Problem
+from longca.manifests import Layout, Problem, StrategyManifest, Transport
 
-__all__ = ["Strategy", "StrategyPlan"]
+__all__ = ["Strategy", "StrategyPlan", "constructed", "moved_by", "transport_of"]
 
 
 class StrategyPlan(Protocol):
@@ -89,3 +90,35 @@ class Strategy(Protocol):
             plan: The forward's plan, made for the direction `backward`.
             kept: The tensors that the forward kept, if it got a list.
         """
+
+
+def transport_of(asked: Transport | str, manifest: StrategyManifest) -> Transport:
+    """The transport that a strategy is constructed with. `auto` is the only transport of a strategy that lists one.
+
+    Raises:
+        RequestError: There is no such transport, or the strategy does not list it.
+    """
+    try:
+        transport = Transport(asked)
+    except ValueError:
+        raise RequestError(f"transport is {asked!r}; give {', '.join(Transport)}") from None
+    listed = manifest.transports
+    if transport is Transport.AUTO:
+        return transport if len(listed) > 1 else listed[0]
+    if transport not in listed:
+        raise RequestError(
+            f"transport={str(transport)!r} was asked for, and {manifest.name} moves tensors by {', '.join(listed)} "
+            f"alone; give {' or '.join(listed)}, auto, or another strategy"
+        )
+    return transport
+
+
+def constructed(made_by: Any, manifest: StrategyManifest, mesh: DeviceMesh, transport: Transport) -> Any:
+    """A strategy of a class on a mesh. The constructor gets the transport if the manifest lists several."""
+    return made_by(mesh, transport=transport) if len(manifest.transports) > 1 else made_by(mesh)
+
+
+def moved_by(strategy: Any, manifest: StrategyManifest) -> dict[str, Transport]:
+    """The transport that moves the tensors of each axis of a constructed strategy."""
+    taken = getattr(strategy, "transports", manifest.transports * len(manifest.axes))
+    return dict(zip(manifest.axes, taken, strict=True))

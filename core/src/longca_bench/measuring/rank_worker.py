@@ -20,8 +20,7 @@ from torch import Tensor
 from longca import plugins
 from longca.manifests import Direction, Layout, Problem, Transport
 from longca.parallel.pushes import note_pushing, watched
-from longca.parallel.strategy import Strategy, StrategyPlan
-from longca.parallel.transport import constructed, moved_by, transport_of
+from longca.parallel.strategy import Strategy, StrategyPlan, constructed, moved_by, transport_of
 from longca.plain_text import plain_text
 from longca_bench.measuring.commands import (
     ALL,
