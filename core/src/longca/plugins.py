@@ -24,9 +24,8 @@ from longca.manifests import (
     Verdict,
 )
 from longca.manifests.pairs import HALVES, asked_of_halves, join, pair_verdict, split
-from longca.manifests.resolve import resolve_anywhere, resolve_manifest, stack_offers
-from longca.manifests.step_cuts import distinct_steps
-from longca.manifests.step_stacks import StepStack
+from longca.manifests.resolve import resolve_manifest, stack_offers
+from longca.manifests.step_cuts import StepStack, distinct_steps
 from longca.plan_cache import PlanCache
 
 __all__ = ["Asked", "PluginInfo", "Registry", "registry", "resolve"]
@@ -150,7 +149,7 @@ class Registry:
         return pair_verdict(join(manifests[0].name, manifests[-1].name), verdicts)
 
     def _resolve(self, manifest: KernelManifest, problem: Problem, layout: Layout | None, anywhere: bool) -> Verdict:
-        verdict = (resolve_anywhere if anywhere else resolve_manifest)(manifest, problem, layout)
+        verdict = resolve_manifest(manifest, problem, layout, anywhere=anywhere)
         if not verdict.valid or self.kernels.get(manifest.name) is not manifest:
             return verdict
         plugin = self._kernel_plugins[manifest.name]

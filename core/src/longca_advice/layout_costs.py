@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from longca.manifests import Direction, KernelManifest, Layout, Offer, Problem, Transport, Verdict
 from longca.manifests.pairs import halves
-from longca.manifests.step_stacks import StepStack, cut_steps
+from longca.manifests.step_cuts import StepStack, cut_steps
 from longca.manifests.steps import Steps
 from longca.masks import BlockSparseMask, Form, SliceMask
 from longca_advice.costs import Estimate

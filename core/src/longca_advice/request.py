@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from longca.manifests import Device, Direction, Layout, Offer, Problem, Transport, Verdict, missing
-from longca.manifests.step_stacks import StepStack
+from longca.manifests.step_cuts import StepStack
 from longca.plugins import Registry
 from longca_advice.capacity import Capacity
 from longca_advice.choices import Choice, Proof, Seconds

@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from longca.manifests import KernelManifest, Offer, StrategyManifest
+from longca.manifests import KernelManifest, Offer
 
 USUAL = {"form": "full", "dtypes": ("bfloat16",), "cpu": True, "metadata": "O(1)"}
 MANIFEST = {
@@ -62,13 +62,3 @@ def test_an_offer_names_a_device_in_one_of_three_ways():
 def test_a_kernel_manifest_that_makes_no_sense_is_refused(fields):
     with pytest.raises(ValidationError):
         KernelManifest(**{**MANIFEST, "offers": (Offer(**USUAL),), **fields})
-
-
-def test_a_strategy_manifest_names_its_axes_and_placements():
-    fields = {key: value for key, value in MANIFEST.items() if key != "family"}
-    manifest = StrategyManifest(
-        **fields, axes=("ring",), placements=("zigzag", "contiguous"), layout="fake.layout:make"
-    )
-    assert manifest.placements[0] == "zigzag"
-    with pytest.raises(ValidationError):
-        StrategyManifest(**fields, axes=(), placements=("zigzag",), layout="fake.layout:make")

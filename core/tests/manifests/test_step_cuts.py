@@ -16,8 +16,8 @@ from longca.manifests.step_cuts import (
     rank_areas,
     step_areas,
     step_problems,
+    step_stacks,
 )
-from longca.manifests.step_stacks import step_stacks
 from longca.masks import Form
 
 from ..fake_manifests import fake_manifest

@@ -8,7 +8,6 @@ import pytest
 from longca import masks, plugins
 from longca.manifests import Device, KernelManifest, Offer, Problem, packages, resolve_manifest
 from longca.manifests import verified as module
-from longca.manifests.resolve import resolve_anywhere
 from longca.manifests.verified import Check, Standing, note_check, standing, verified_path, versions_of
 
 A100 = Device("cuda", (8, 0), 80 * 10**9, "NVIDIA A100")
@@ -134,7 +133,7 @@ def test_lines_that_are_no_checks_verify_nothing(path):
 
 def test_pairs_and_machines_with_every_package_know_it_too(monkeypatch):
     back = manifest(NEW, name="back", requires=("not-there>=1",))
-    assert resolve_anywhere(back, problem(allow_unverified=True)).unverified
+    assert resolve_manifest(back, problem(allow_unverified=True), anywhere=True).unverified
     monkeypatch.setenv("LONGCA_PLUGINS", "")
     registry = plugins.Registry()
     pair = (manifest(Offer(**USUAL, verified_on=">=8.0"), name="ahead"), manifest(NEW, name="other"))

@@ -25,7 +25,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from longca.manifests.step_stacks import cut_steps
+from longca.manifests.step_cuts import cut_steps
 from longca.manifests.steps import Steps
 from longca.manifests.strategy import Ranges
 from longca_cp.ranges import even_bounds, union

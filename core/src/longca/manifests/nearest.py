@@ -16,7 +16,7 @@ from longca.manifests.verdict import Reason
 
 __all__ = ["capabilities", "nearest_reasons"]
 
-#: The reasons against an offer.
+#: An offer, with at least one reason against it.
 Refusal = tuple[Offer, tuple[Reason, ...]]
 
 #: Reasons against the features that a problem asks for, whatever its sizes and its dtype.
@@ -24,13 +24,7 @@ _FEATURES = {"gqa", "mask_heads", "composition", "direction", "deterministic"}
 
 
 def nearest_reasons(name: str, refusals: Sequence[Refusal], problem: Problem) -> tuple[Reason, ...]:
-    """The reasons of the nearest offer. Each quotes what all offers accept that are refused for the same things.
-
-    Args:
-        name: The kernel's name.
-        refusals: Each of its offers, with at least one reason against it.
-        problem: The problem.
-    """
+    """The reasons of the nearest offer. Each quotes what all offers accept that are refused for the same things."""
     distances = [_distance(*refusal, problem) for refusal in refusals]
     near = [refusal for refusal, distance in zip(refusals, distances, strict=True) if distance == min(distances)]
     reasons = near[0][1]
@@ -44,11 +38,8 @@ def nearest_reasons(name: str, refusals: Sequence[Refusal], problem: Problem) ->
     return tuple(found)
 
 
-#: The distance of an offer from a problem, the gravest part first.
-Distance = tuple[bool, bool, bool, int, int, bool]
-
-
-def _distance(offer: Offer, reasons: tuple[Reason, ...], problem: Problem) -> Distance:
+def _distance(offer: Offer, reasons: tuple[Reason, ...], problem: Problem) -> tuple[int, ...]:
+    """The distance of an offer from a problem, the gravest part first."""
     codes = [reason.code for reason in reasons]
     features = sum(code in _FEATURES for code in codes)
     grave = "form" in codes, "device" in codes, not offer.runs_on(problem.device.kind)

@@ -22,10 +22,7 @@ HALVES = ("forward half", "backward half")
 
 
 def split(name: str) -> tuple[str, str] | None:
-    """The forward kernel and the backward kernel of a pair, or None for the name of a single kernel.
-
-    Args:
-        name: A kernel's name, or a pair's, such as `fa3+fa4`.
+    """The forward kernel and the backward kernel of a pair such as `fa3+fa4`, or None for the name of a single kernel.
 
     Raises:
         RequestError: More than one `+`, a half without a name, or one kernel twice.
@@ -46,10 +43,7 @@ def join(forward: str, backward: str) -> str:
 
 
 def halves(problem: Problem) -> tuple[Problem, Problem]:
-    """The problems of a pair's two kernels, in training.
-
-    Args:
-        problem: The pair's problem, in either direction.
+    """The problems of a pair's two kernels in training, from the pair's problem in either direction.
 
     Returns:
         A forward whose lse is fit for other kernels, and a backward that takes an lse of another kernel.
@@ -60,23 +54,16 @@ def halves(problem: Problem) -> tuple[Problem, Problem]:
 
 
 def asked_of_halves(problem: Problem) -> tuple[Problem, ...]:
-    """The problems of a pair's kernels: both `halves` in a backward, or the first kernel's problem alone in a forward.
-
-    Args:
-        problem: The pair's problem.
-    """
+    """The problems of a pair's kernels: both `halves` in a backward, the first kernel's alone in a forward."""
     return (problem,) if problem.direction == "forward" else halves(problem)
 
 
 def pair_verdict(name: str, verdicts: Sequence[Verdict]) -> Verdict:
-    """The verdict on a pair: valid where the verdicts on its kernels are.
+    """The verdict on a pair: valid where the verdicts on its kernels are. Each of its reasons names a half.
 
     Args:
         name: The pair's name.
         verdicts: The verdicts on the problems that `asked_of_halves` gives its kernels.
-
-    Returns:
-        A verdict whose reasons each name a half.
     """
     reasons = tuple(
         _about(half, reason) for half, verdict in zip(HALVES, verdicts, strict=False) for reason in verdict.reasons

@@ -48,7 +48,7 @@ class Device:
         """A device named on the command line: `cpu`, or `cuda:9.0` for a compute capability.
 
         Raises:
-            RequestError: Anything else.
+            RequestError: It is neither.
         """
         if text == "cpu":
             return Device("cpu")
@@ -192,12 +192,7 @@ class Problem:
         heads_kv: Sequence[int],
         ranges: tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]] | None = None,
     ) -> Problem:
-        """The problem of some heads, and of some queries and keys.
-
-        Args:
-            heads_q: The query heads.
-            heads_kv: The KV heads that these query heads attend to.
-            ranges: (start, stop) of the queries, and of the keys, ascending and disjoint. None for all of both.
+        """The problem of some query heads and their KV heads, and of (start, stop) ranges of the queries and the keys.
 
         Raises:
             MaskError: Ranges are outside the mask, descend or overlap. Or a head does not exist.

@@ -2,14 +2,13 @@
 
 The order of the checks is fixed: mask, device, then the rest. If no offer covers the problem, the verdict has the
 reasons of the nearest offers. An offer that nobody verified on the device covers a problem that allows it, if no
-verified offer does.
+verified offer does. With `anywhere`, a package that is missing on this machine is no reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,89 +18,63 @@ from longca.manifests.nearest import capabilities, nearest_reasons
 from longca.manifests.offers import Backward, Offer
 from longca.manifests.packages import missing
 from longca.manifests.problem import Device, Problem
-from longca.manifests.step_cuts import step_problems
-from longca.manifests.step_stacks import StepStack, step_stacks
+from longca.manifests.step_cuts import StepStack, step_problems, step_stacks
 from longca.manifests.strategy import Layout
 from longca.manifests.verdict import Reason, Verdict
 from longca.manifests.verified import Standing, check_of, standing, verified_stamp
 from longca.masks import MAX_DENSE_CELLS, Form, Mask, SliceMask
 from longca.plan_cache import PlanCache
 
-__all__ = ["resolve_anywhere", "resolve_manifest", "resolve_steps", "stack_offers", "step_problems"]
+__all__ = ["resolve_manifest", "resolve_steps", "stack_offers", "step_problems"]
 
 
-def resolve_manifest(manifest: KernelManifest, problem: Problem, layout: Layout | None = None) -> Verdict:
+def resolve_manifest(
+    manifest: KernelManifest, problem: Problem, layout: Layout | None = None, *, anywhere: bool = False
+) -> Verdict:
     """Whether a kernel's manifest covers a problem, alone or in every step of a layout.
 
     Args:
         manifest: The kernel's manifest.
         problem: The problem.
         layout: Under context parallelism, the queries, keys and heads of every step.
+        anywhere: Whether to answer for a machine that has every package.
     """
-    checked = verified_stamp() if problem.device.kind == "cuda" else None
-    # A verdict has an offer of this manifest, and not of an equal one. The entry holds the manifest with its offers.
-    about = manifest, tuple(map(id, manifest.offers)), problem.settings, layout, checked
-    return _VERDICTS.get(problem.mask, about, lambda: _resolve(manifest, problem, layout))
-
-
-def resolve_anywhere(manifest: KernelManifest, problem: Problem, layout: Layout | None = None) -> Verdict:
-    """The verdict for a machine that has every package. A package that is missing here is no reason.
-
-    Args:
-        manifest: The kernel's manifest.
-        problem: The problem.
-        layout: Under context parallelism, the queries, keys and heads of every step.
-    """
-    without, own = _without_packages(manifest)
-    verdict = resolve_manifest(without, problem, layout)
-    offer = None if verdict.offer is None else own[verdict.offer]
-    return replace(verdict, offer=offer, offers=tuple(own[offer] for offer in verdict.offers))
-
-
-@lru_cache(maxsize=256)
-def _without_packages(manifest: KernelManifest) -> tuple[KernelManifest, dict[Offer, Offer]]:
-    """A manifest without requirements, and the original offer of each of its offers."""
-    offers = tuple(offer.model_copy(update={"requires": ()}) for offer in manifest.offers)
-    own: dict[Offer, Offer] = {}
-    for without, offer in zip(offers, manifest.offers, strict=True):
-        own.setdefault(without, offer)
-    return manifest.model_copy(update={"requires": (), "offers": offers}), own
-
-
-#: The latest verdicts.
-_VERDICTS: PlanCache[Verdict] = PlanCache(4096)
-
-
-def _resolve(manifest: KernelManifest, problem: Problem, layout: Layout | None) -> Verdict:
-    return _resolve_alone(manifest, problem) if layout is None else _resolve_layout(manifest, problem, layout)
-
-
-def _resolve_alone(manifest: KernelManifest, problem: Problem) -> Verdict:
-    for index, unverified in _fitting(manifest, problem):
+    if layout is not None:
+        return _resolve_layout(manifest, problem, layout, anywhere)
+    for index, unverified in _fitting(manifest, problem, anywhere):
         offer = manifest.offers[index]
         if not any(_about_mask(manifest.name, offer, problem)):
             return Verdict(manifest.name, offer, unverified=unverified)
-    refusals = [(offer, tuple(_objections(manifest, offer, problem))) for offer in manifest.offers]
+    refusals = [
+        (offer, (*_about_mask(manifest.name, offer, problem), *_about_others(manifest, offer, problem, anywhere)))
+        for offer in manifest.offers
+    ]
     nearest = nearest_reasons(manifest.name, refusals, problem)
     if any(reason.code == "form" for reason in nearest):
         nearest = (_no_form(manifest, problem),)
     return Verdict(manifest.name, None, nearest)
 
 
-def _fitting(manifest: KernelManifest, problem: Problem) -> tuple[tuple[int, bool], ...]:
+def resolve_steps(manifest: KernelManifest, steps: Sequence[Problem | None]) -> Iterator[Verdict]:
+    """Whether a kernel takes each step of one rank, from `step_problems`. An empty step is valid without an offer."""
+    for step in steps:
+        yield Verdict(manifest.name) if step is None else resolve_manifest(manifest, step)
+
+
+def _fitting(manifest: KernelManifest, problem: Problem, anywhere: bool) -> tuple[tuple[int, bool], ...]:
     """The offers that cover a problem but for its mask, by index, and whether each is unverified. These are last."""
 
     def make() -> tuple[tuple[int, bool], ...]:
         found = [
             (index, _is_unverified(manifest, offer, problem))
             for index, offer in enumerate(manifest.offers)
-            if not any(_about_others(manifest, offer, problem))
+            if not any(_about_others(manifest, offer, problem, anywhere))
         ]
         return tuple(sorted(found, key=lambda one: one[1]))
 
     checked = verified_stamp() if problem.device.kind == "cuda" else None
-    packages = tuple(map(missing, manifest.requires))
-    return _FITTING.get(None, (manifest, tuple(map(id, manifest.offers)), problem.settings, checked, packages), make)
+    packages = anywhere or tuple(map(missing, manifest.requires))
+    return _FITTING.get(None, (manifest, problem.settings, checked, packages), make)
 
 
 #: The latest offers that cover problems but for their masks. New batches ask for the same ones.
@@ -112,19 +85,13 @@ def _is_unverified(manifest: KernelManifest, offer: Offer, problem: Problem) -> 
     return problem.allow_unverified and standing(manifest.name, offer, problem.device).is_open
 
 
-def _objections(manifest: KernelManifest, offer: Offer, problem: Problem) -> Iterator[Reason]:
-    """All reasons why an offer does not cover a problem."""
-    yield from _about_mask(manifest.name, offer, problem)
-    yield from _about_others(manifest, offer, problem)
-
-
-def _about_others(manifest: KernelManifest, offer: Offer, problem: Problem) -> Iterator[Reason]:
+def _about_others(manifest: KernelManifest, offer: Offer, problem: Problem, anywhere: bool) -> Iterator[Reason]:
     """The reasons that do not depend on the mask."""
     yield from _about_device(manifest.name, offer, problem)
     yield from _about_tensors(manifest.name, offer, problem)
     yield from _about_composing(manifest.name, offer, problem)
     yield from _about_backward(manifest.name, offer, problem)
-    for requirement in (*manifest.requires, *offer.requires):
+    for requirement in () if anywhere else (*manifest.requires, *offer.requires):
         if problem_with := missing(requirement):
             install = manifest.install or f"pip install '{requirement}'"
             needed = requirement.replace("|", "or")
@@ -258,11 +225,11 @@ def _billions(count: int) -> str:
     return f"{count / 1e9:.1f} billion"
 
 
-def _resolve_layout(manifest: KernelManifest, problem: Problem, layout: Layout) -> Verdict:
+def _resolve_layout(manifest: KernelManifest, problem: Problem, layout: Layout, anywhere: bool) -> Verdict:
     """The verdict for a layout: valid if every non-empty step has an offer."""
     used: dict[Offer, None] = {}
     unverified = False
-    for rank, verdict in _step_verdicts(manifest, problem, layout):
+    for rank, verdict in _step_verdicts(manifest, problem, layout, anywhere):
         if not verdict.valid:
             where = Reason("layout", f"rank {rank} of {layout.world_size} needs it", "every step needs an offer")
             return Verdict(manifest.name, None, (*verdict.reasons, where))
@@ -276,25 +243,26 @@ def _resolve_layout(manifest: KernelManifest, problem: Problem, layout: Layout) 
     return Verdict(manifest.name, only, (), tuple(used), unverified=unverified)
 
 
-def _step_verdicts(manifest: KernelManifest, problem: Problem, layout: Layout) -> Iterator[tuple[int, Verdict]]:
+def _step_verdicts(
+    manifest: KernelManifest, problem: Problem, layout: Layout, anywhere: bool
+) -> Iterator[tuple[int, Verdict]]:
     """The verdict on the first step that each offer takes, or that no offer takes, with its rank."""
     if not isinstance(problem.mask, SliceMask):
         for rank, steps in enumerate(step_problems(problem, layout)):
-            yield from ((rank, _resolve_alone(manifest, step)) for step in steps if step is not None)
+            for step in steps:
+                if step is not None:
+                    yield rank, resolve_manifest(manifest, step, anywhere=anywhere)
         return
     for stack in step_stacks(problem, layout):
-        found = stack_offers(manifest, problem, stack, every=False)
+        found = stack_offers(manifest, problem, stack, every=False, anywhere=anywhere)
         shown = np.flatnonzero(stack.shows)
-        for step in shown[np.sort(np.unique(found[shown], return_index=True)[1])].tolist():
-            offer = manifest.offers[found[step]] if found[step] >= 0 else None
-            yield (
-                int(stack.ranks[step]),
-                (
-                    _resolve_alone(manifest, stack.problem(problem, step))
-                    if offer is None
-                    else Verdict(manifest.name, offer, unverified=_is_unverified(manifest, offer, problem))
-                ),
-            )
+        for index in shown[np.sort(np.unique(found[shown], return_index=True)[1])].tolist():
+            if found[index] < 0:
+                verdict = resolve_manifest(manifest, stack.problem(problem, index), anywhere=anywhere)
+            else:
+                offer = manifest.offers[found[index]]
+                verdict = Verdict(manifest.name, offer, unverified=_is_unverified(manifest, offer, problem))
+            yield int(stack.ranks[index]), verdict
 
 
 def stack_offers(
@@ -309,22 +277,10 @@ def stack_offers(
         every: Whether to decide every step. Else the steps behind one that no offer takes may have −1 too.
         anywhere: Whether to answer for a machine that has every package.
     """
-    manifest = _without_packages(manifest)[0] if anywhere else manifest
     found = np.full(len(stack.ranks), -1)
     for (heads_q, heads_kv, composed), steps in stack.kinds:
         kind = replace(problem, heads_q=heads_q, heads_kv=heads_kv, composed=composed)
-        indices = [index for index, _ in _fitting(manifest, kind)]
+        indices = [index for index, _ in _fitting(manifest, kind, anywhere)]
         taken = stack.first_offers([manifest.offers[index] for index in indices], steps, every)
         found[steps] = np.array([*indices, -1])[taken]
     return found
-
-
-def resolve_steps(manifest: KernelManifest, steps: Sequence[Problem | None]) -> Iterator[Verdict]:
-    """Whether a kernel takes each step of one rank. An empty step is valid without an offer.
-
-    Args:
-        manifest: The kernel's manifest.
-        steps: The problems of the rank's steps, from `step_problems`.
-    """
-    for step in steps:
-        yield Verdict(manifest.name) if step is None else _resolve_alone(manifest, step)

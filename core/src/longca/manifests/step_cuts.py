@@ -1,32 +1,196 @@
 """Step cuts: the problem of every step of a layout, found without cutting the mask step by step.
 
-A mask of slices is cut for many ranks at once (`longca.manifests.step_stacks`). The visible pairs of the steps of a
-block-sparse mask come from its bitmap (`part_areas`). A rank's own steps are cut on demand.
+A mask of slices is cut for many ranks at once, because a cut at a time would take minutes for a million steps. One
+`MaskStack` holds the cuts of a `StepStack`. The visible pairs of the steps of a block-sparse mask come from its bitmap
+(`part_areas`). A rank's own steps are cut on demand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import islice, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from longca.manifests.offers import Offer
 from longca.manifests.problem import Problem
-from longca.manifests.step_stacks import cut_steps, step_stacks
 from longca.manifests.steps import Steps
 from longca.manifests.strategy import Layout
-from longca.masks import BlockSparseMask, SliceMask
-from longca.masks.cutting import renumber
+from longca.masks import BlockSparseMask, Form, Mask, SliceMask
+from longca.masks.cutting import check_ranges, renumber
+from longca.masks.stack import MaskStack
 from longca.plan_cache import PlanCache
 
-__all__ = ["StepProblems", "distinct_steps", "mask_heads", "part_areas", "rank_areas", "step_areas", "step_problems"]
+__all__ = [
+    "StepProblems",
+    "StepStack",
+    "cut_steps",
+    "distinct_steps",
+    "mask_heads",
+    "part_areas",
+    "rank_areas",
+    "step_areas",
+    "step_problems",
+    "step_stacks",
+]
 
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+#: Limits of one stack: slices or ranges times steps, to save memory, and queries of all its masks, against overflow.
+_CELLS, _ROWS = 2**20, 2**36
+
+#: Layouts with up to this many steps are one stack.
+_FEW = 256
+
+#: Layouts with up to this many slices times steps have their cuts cached.
+_KEPT = 2**20
 
 #: Sums of integers below this number are exact in float64, whose products are much faster than those of integers.
 _EXACT = 2**53
+
+
+@dataclass(frozen=True, eq=False)
+class StepStack:
+    """The steps of some consecutive ranks, and their cuts.
+
+    Attributes:
+        stack: The distinct cuts, by their queries and keys.
+        cut: The cut of each step in the stack: [steps].
+        ranks: The rank of each step: [steps].
+        heads: Query heads and KV heads of each step: [steps, 2].
+        bounds: Index at which each rank's steps begin, and the end of the last rank's steps: [ranks + 1].
+        whole_composed: Whether all ranks together compute one part of a larger softmax.
+    """
+
+    stack: MaskStack
+    cut: Ints
+    ranks: Ints
+    heads: Ints
+    bounds: Ints
+    whole_composed: bool
+    _masks: dict[int, Mask] = field(default_factory=dict)
+
+    @cached_property
+    def areas(self) -> Ints:
+        """Visible pairs of each step's mask: [steps]."""
+        return self.stack.areas[self.cut]
+
+    @cached_property
+    def shows(self) -> Bools:
+        """Whether each step shows anything: [steps]."""
+        return self.areas > 0
+
+    @cached_property
+    def composed(self) -> Bools:
+        """Whether each step is one part of a larger softmax: [steps]."""
+        if self.whole_composed or not len(self.ranks):
+            return np.ones(len(self.ranks), np.bool_)
+        rank = self.ranks - self.ranks[0]
+        return (np.bincount(rank, self.shows) > 1)[rank]
+
+    @cached_property
+    def kinds(self) -> list[tuple[tuple[int, int, bool], Ints]]:
+        """The non-empty steps of each number of query heads and KV heads, and of each role in a larger softmax."""
+        shown = np.flatnonzero(self.shows)
+        facts = np.column_stack([self.heads, self.composed])[shown]
+        each = facts[np.sort(np.unique(facts @ (1, 2**17, 2**34), return_index=True)[1])]
+        return [((q, kv, bool(c)), shown[(facts == (q, kv, c)).all(axis=1)]) for q, kv, c in each.tolist()]
+
+    def first_offers(self, offers: Sequence[Offer], steps: Ints, every: bool) -> Ints:
+        """The first of some offers that takes the mask of each of some ascending steps, by its index, or −1.
+
+        Layers are counted one step after another, because counting is slow. Without `every` counting ends at the first
+        step that no offer takes.
+        """
+        cut = self.cut[steps]
+        takes = [self._takes(offer) for offer in offers]
+        table = np.array([one[cut] for one, _ in takes] + [np.ones(len(cut), np.bool_)])
+        found = table.argmax(axis=0)
+        for step in np.flatnonzero(np.any([one[cut] for _, one in takes], axis=0)).tolist() if takes else ():
+            index = int(cut[step])
+            open_offers = (at for at in range(int(found[step])) if takes[at][1][index])
+            counted = (at for at in open_offers if self.stack.has_layers(index, offers[at].most or 0))
+            found[step] = next(counted, found[step])
+            if found[step] == len(offers) and not every:
+                break
+        return np.where(found == len(offers), -1, found)
+
+    def _takes(self, offer: Offer) -> tuple[Bools, Bools]:
+        """The masks that an offer certainly takes, and the masks whose layers must be counted."""
+        stack, most = self.stack, offer.most
+        fits = stack.admits(offer.form)
+        if not offer.unequal_lengths:
+            fits = fits & (stack.seqlens_q == stack.seqlens_k)
+        if offer.max_seqlen is not None:
+            fits = fits & (np.maximum(stack.seqlens_q, stack.seqlens_k) <= offer.max_seqlen)
+        if most is None:
+            return fits, np.zeros_like(fits)
+        if offer.form is not Form.LAYERS:
+            return fits & stack.at_most(offer.form, most), np.zeros_like(fits)
+        few, unsettled = stack.layer_bounds(most)
+        return fits & few, fits & unsettled
+
+    def by_rank(self, problem: Problem) -> Iterator[tuple[Problem | None, ...]]:
+        """The problems of the steps of each rank, with None for an empty step."""
+        asked = (self.problem(problem, index) if shown else None for index, shown in enumerate(self.shows.tolist()))
+        for count in np.diff(self.bounds).tolist():
+            yield tuple(islice(asked, count))
+
+    def problem(self, problem: Problem, index: int) -> Problem:
+        """The problem of a step. Steps of the same cut have one mask."""
+        heads_q, heads_kv = self.heads[index].tolist()
+        cut, composed = int(self.cut[index]), bool(self.composed[index])
+        mask = self._masks.setdefault(cut, self.stack.mask(cut))
+        return replace(problem, mask=mask, heads_q=heads_q, heads_kv=heads_kv, composed=composed)
+
+
+def step_stacks(problem: Problem, layout: Layout) -> Iterator[StepStack]:
+    """The steps of all ranks: of the first rank, then of more and more ranks. An answer may need the first stack alone.
+
+    Args:
+        problem: The problem of all ranks together, with a mask of slices.
+        layout: The layout: the queries, keys and heads of each step.
+    """
+    mask = problem.concrete_mask
+    assert isinstance(mask, SliceMask), "masks of blocks are cut one by one"
+    if len(layout.table.table) * len(mask.array) > _KEPT:
+        return cut_steps(mask, layout.table, problem.composed)
+    stacks = _STACKS.get(mask, layout, lambda: tuple(cut_steps(mask, layout.table, False)))
+    return (replace(stack, whole_composed=True) for stack in stacks) if problem.composed else iter(stacks)
+
+
+#: The latest stacks.
+_STACKS: PlanCache[tuple[StepStack, ...]] = PlanCache(16)
+
+
+def cut_steps(mask: SliceMask, steps: Steps, composed: bool) -> Iterator[StepStack]:
+    """The stacks of a mask and the steps of all ranks, which together may be one part of a larger softmax."""
+    heads = np.array([(q[1] - q[0], kv[1] - kv[0]) for q, kv in steps.heads], np.int64).reshape(-1, 2)
+    for column, seqlen, axis in ((0, mask.seqlen_q, "query"), (1, mask.seqlen_k, "key")):
+        for part in np.unique(steps.table[:, column]).tolist():
+            inner = steps.arrays[part].ravel()
+            if len(inner) and (inner[0] < 0 or inner[-1] > seqlen or (np.diff(inner) < 0).any()):
+                check_ranges(steps.parts[part], seqlen, axis)  # raises the error of a single cut
+    longest = max((int(np.diff(part).sum()) for part in steps.arrays), default=0)
+    ranges = max((len(part) for part in steps.arrays), default=0)
+    most = min(_CELLS // max(1, len(mask.array), 2 * ranges), _ROWS // max(1, longest))
+    # A small layout is one stack. The first stack of a large one is of one rank, which may be enough for an answer.
+    first, ranks = 0, len(steps) if len(steps.table) <= _FEW else 1
+    while first < len(steps):
+        last = int(np.searchsorted(steps.bounds, steps.bounds[first] + most, side="right")) - 1
+        last = min(max(last, first + 1), first + ranks, len(steps))
+        begin, end = steps.bounds[first], steps.bounds[last]
+        rows = steps.table[begin:end]
+        pairs, cut = np.unique(rows[:, 0] * len(steps.parts) + rows[:, 1], return_inverse=True)
+        stack = MaskStack.of_cuts(
+            mask, steps.arrays, steps.arrays, np.stack(np.divmod(pairs, max(1, len(steps.parts))), axis=1)
+        )
+        yield StepStack(stack, cut, steps.ranks[begin:end], heads[rows[:, 2]], steps.bounds[first : last + 1], composed)
+        first, ranks = last, ranks * 4
 
 
 class StepProblems:
@@ -96,19 +260,19 @@ _PROBLEMS: PlanCache[StepProblems] = PlanCache(8)
 
 
 def distinct_steps(problem: Problem, layout: Layout) -> Iterator[tuple[int, Problem]]:
-    """The non-empty steps that differ from the earlier ones in mask, heads or composition, each with its rank.
-
-    Args:
-        problem: The problem of all ranks together, with the global mask.
-        layout: The layout: the queries, keys and heads of each step.
-    """
+    """The non-empty steps that differ from the earlier ones in mask, heads or composition, each with its rank."""
     if not isinstance(problem.mask, SliceMask):
         for rank, steps in enumerate(step_problems(problem, layout)):
             yield from ((rank, step) for step in steps if step is not None)
         return
     seen: set[tuple[object, ...]] = set()
     for stack in step_stacks(problem, layout):
-        for key, index in stack.contents.items():
+        cuts, shown = stack.stack, np.flatnonzero(stack.shows)
+        slices = [cuts.slices(cut).tobytes() for cut in range(len(cuts))]
+        sizes = cuts.seqlens_q[stack.cut], cuts.seqlens_k[stack.cut]
+        rows = np.column_stack([*sizes, stack.heads, stack.composed])[shown].tolist()
+        for index, row in zip(shown.tolist(), rows, strict=True):
+            key = *row, slices[stack.cut[index]]
             if key not in seen:
                 seen.add(key)
                 yield int(stack.ranks[index]), stack.problem(problem, index)
@@ -149,15 +313,12 @@ def _block_areas(problem: Problem, layout: Layout) -> Ints:
 
 
 def part_areas(mask: BlockSparseMask, parts: Sequence[Ints], heads: range) -> Ints:
-    """The visible pairs between each part as queries and each part as keys, exactly.
+    """The visible pairs between each part as queries and each part as keys, exactly, summed over heads: [parts, parts].
 
     Args:
         mask: The mask.
         parts: Ranges of tokens, ascending, disjoint and not empty: [parts][ranges, 2].
-        heads: The heads to sum over.
-
-    Returns:
-        int64 [parts, parts]. The first index is the part of the queries.
+        heads: The mask's heads to sum over.
     """
     fits = len(heads) * mask.seqlen_q * mask.seqlen_k < _EXACT
     kind = np.float64 if fits else np.int64

@@ -82,14 +82,7 @@ class Steps(Sequence[tuple[Step, ...]]):
 
     @classmethod
     def even(cls, parts: Sequence[Ranges], heads: Sequence[HeadRanges], table: Iterable[object], ranks: int) -> Steps:
-        """The table of ranks with the same number of steps.
-
-        Args:
-            parts: Ranges of tokens.
-            heads: Heads.
-            table: The table, as in `Steps`.
-            ranks: Number of ranks, 1 or more.
-        """
+        """The table of one or more ranks with the same number of steps. The arguments are as in `Steps`."""
         rows = np.asarray(table, np.int64).reshape(-1, 3)
         return cls(parts, heads, rows, np.arange(ranks + 1) * (len(rows) // ranks))
 
@@ -103,11 +96,6 @@ class Steps(Sequence[tuple[Step, ...]]):
     def ranks(self) -> NDArray[np.int64]:
         """The rank of each step: [steps]."""
         return np.repeat(np.arange(len(self)), np.diff(self.bounds))
-
-    def step(self, index: int) -> Step:
-        """A step by its row in the table."""
-        q, k, heads = self.table[index].tolist()
-        return Step(self.parts[q], self.parts[k], *self.heads[heads])
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
@@ -128,14 +116,14 @@ class Steps(Sequence[tuple[Step, ...]]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Steps | tuple | list):
             return NotImplemented
-        if isinstance(other, Steps) and self._same_table(other):
+        if (
+            isinstance(other, Steps)
+            and (self.heads, self.parts) == (other.heads, other.parts)
+            and np.array_equal(self.bounds, other.bounds)
+            and np.array_equal(self.table, other.table)
+        ):
             return True
         return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
-
-    def _same_table(self, other: Steps) -> bool:
-        arrays = ((self.bounds, other.bounds), (self.table, other.table))
-        same = all(np.array_equal(mine, theirs) for mine, theirs in arrays)
-        return same and self.heads == other.heads and self.parts == other.parts
 
     def __hash__(self) -> int:
         return hash((len(self), self.heads[:1]))

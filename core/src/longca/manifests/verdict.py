@@ -89,11 +89,8 @@ class Verdict:
     def check(self, alternatives: tuple[str, ...] = ()) -> Verdict:
         """Returns the verdict if it is valid.
 
-        Args:
-            alternatives: Names of kernels that are valid for the same problem, for the message.
-
         Raises:
-            UnsupportedError: It is not valid. The message gives the reasons.
+            UnsupportedError: It is not valid. The message gives the reasons, and the alternatives: other valid kernels.
         """
         if self.valid:
             return self

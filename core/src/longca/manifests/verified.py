@@ -90,13 +90,7 @@ class Check(BaseModel):
 
 
 def standing(kernel: str, offer: Offer, device: Device) -> Standing:
-    """The standing of a kernel's offer on a device.
-
-    Args:
-        kernel: The kernel's name.
-        offer: The offer.
-        device: The device. Checks of this machine count only for a device with a name.
-    """
+    """The standing of a kernel's offer on a device. Checks of this machine count only for a device with a name."""
     if device.kind == "cpu":
         return Standing.VERIFIED if offer.cpu else Standing.NOT_OFFERED
     capability = device.capability_text or "0.0"
@@ -124,12 +118,9 @@ def check_of(kernel: str, offer: Offer, device: Device) -> Check | None:
 
 
 def versions_of(manifest: KernelManifest, offer: Offer, distributions: Iterable[str]) -> dict[str, str]:
-    """The versions that a check of an offer depends on. A package that is not installed has an empty one.
+    """The versions that a check of an offer depends on: of the kernel's distributions and of required packages.
 
-    Args:
-        manifest: The kernel's manifest.
-        offer: The offer.
-        distributions: The distributions of the kernel.
+    A package that is not installed has an empty one.
     """
     required = (wanted.name for text in (*manifest.requires, *offer.requires) for wanted in alternatives(text))
     return {name: _version(name) for name in ("torch", *distributions, *required)}
@@ -152,11 +143,7 @@ def verified_path() -> Path:
 
 
 def note_check(check: Check) -> None:
-    """Adds a check to the file.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Adds a check to the file."""
     path = verified_path()
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
