@@ -23,12 +23,12 @@ from longca.parallel.pushes import window_bytes
 from longca_builtin.naive import Naive
 from longca_cp import exchange, pushed_heads
 from longca_cp.exchange import axes_of
-from longca_cp.pushes import takes_link
+from longca_cp.overlap import takes_link
 from longca_cp.transports import links
 from longca_cp.transports.arena import Arena
-from longca_cp.transports.counters import MOST_SLOTS
+from longca_cp.transports.link import MOST_SLOTS
 from longca_cp.transports.links import links_of
-from longca_cp.transports.shared_memory import SharedMemoryLink, _Task
+from longca_cp.transports.shared_memory import SharedMemoryLink
 
 
 def link_between(size):
@@ -89,7 +89,7 @@ def slots_of_many_plans(size):
     again = link.slots(MOST_SLOTS)
     link.post(link.index, again[4])
     link.expect(link.index, again[4])
-    return found, again[0], len(again), said(lambda: link.slots(1))
+    return found, again[0], again.count, said(lambda: link.slots(1))
 
 
 def numbers_of_ranks(size):
@@ -268,7 +268,7 @@ def calls_that_raise(size, strategy, sizes, on):
 
 def slowly(link, index, into, source):
     """A push that takes its time, so that a peer that does not wait for it reads other rows."""
-    link._pusher.add(index, _Task(lambda: time.sleep(0.02) or into.copy_(source), is_post=False))
+    link._pusher.add(index, (lambda: time.sleep(0.02) or into.copy_(source), False))
 
 
 def changing_lengths(size):

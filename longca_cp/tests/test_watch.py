@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from longca_cp.transports.watch import Awaited, Watch
+from longca_cp.transports.copy_engine import Awaited, Watch
 
 
 class Posts:

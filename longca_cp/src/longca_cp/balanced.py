@@ -124,10 +124,7 @@ def _deal(area: _Floats, parts: int) -> tuple[_Ints, _Floats]:
 def _even_out(owner: _Ints, area: _Floats, total: _Floats) -> None:
     """Exchanges chunks of the fullest and the emptiest part in place, as long as that brings the two closer.
 
-    Args:
-        owner: The part of each chunk: [chunks].
-        area: The chunks' areas: [chunks].
-        total: The parts' areas: [parts].
+    `owner` is the part of each chunk, and `area` its area: [chunks]. `total` has the parts' areas: [parts].
     """
     # All parts have equally many chunks: [parts, chunks of a part]. The chunks of a part ascend.
     held = np.argsort(owner, kind="stable").reshape(len(total), -1)
@@ -150,10 +147,8 @@ def _even_out(owner: _Ints, area: _Floats, total: _Floats) -> None:
 def _closest(given: _Floats, taken: _Floats, gap: float) -> tuple[int, int, float]:
     """The chunk to give, the chunk to take for it, and the remaining gap: the first pair with the smallest gap.
 
-    Args:
-        given: Areas of the fullest part's chunks.
-        taken: Areas of the emptiest part's chunks.
-        gap: The difference between the two parts.
+    The areas are those of the fullest part's chunks and of the emptiest part's. `gap` is the difference between the
+    two.
     """
     order = np.argsort(taken, kind="stable")
     values = taken[order]
@@ -191,12 +186,7 @@ def _between(left: _Ints, first: int, last: int) -> _Ints:
 def _start(left: _Ints, tokens: int, before: NDArray[np.float64], size: int, parts: int) -> int:
     """The place among the tokens that are left at which the window of the next part begins.
 
-    Args:
-        left: The ranges of the tokens that are left, ascending: [ranges, 2].
-        tokens: Their number.
-        before: The pairs of all rows before each row: [rows + 1].
-        size: Tokens of a window.
-        parts: The parts that share what is left.
+    The ranges that are left ascend: [ranges, 2]. `before` has the pairs of all rows before each row: [rows + 1].
     """
     begun = np.r_[0.0, np.cumsum(before[left[:, 1]] - before[left[:, 0]])].tolist()
     each = zip(left.tolist(), begun, strict=False)

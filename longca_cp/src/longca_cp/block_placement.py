@@ -39,16 +39,9 @@ def unit_bounds(*masks: BlockSparseMask) -> _Ints:
 
 
 def place_blocks(kind: str, weighed: _Weighed, parts: int) -> tuple[Ranges, ...]:
-    """The tokens of each part, in whole units.
+    """The tokens of each part, in whole units: ranges that ascend and are disjoint, [parts][ranges].
 
-    Args:
-        kind: A placement's name.
-        weighed: The masks that share the placement, each with its weight. They have as many queries as keys, and at
-            least one of them is block-sparse.
-        parts: Number of parts.
-
-    Returns:
-        (start, stop) of each part's tokens, ascending and disjoint: [parts][ranges]. Every token is in one part.
+    The masks have as many queries as keys, and at least one of them is block-sparse.
 
     Raises:
         UnsupportedError: There are fewer units than parts, or the placement needs documents.
@@ -87,15 +80,10 @@ def _too_few(blocks: Sequence[BlockSparseMask], units: int, parts: int) -> str:
 
 
 def most_tokens(mask: Mask, parts: int, ranks: int) -> int:
-    """The most tokens that a rank holds under any placement of this mask alone.
+    """The most tokens that a rank holds under any placement of this mask alone. The ranks of a part split its tokens.
 
     A part has up to one unit more than its share. Under a placement that it shares with other masks a unit may be
     longer, or be of their blocks.
-
-    Args:
-        mask: The mask of all tokens.
-        parts: Number of parts.
-        ranks: Number of ranks, a multiple of the parts. The ranks of a part split its tokens evenly.
     """
     if parts == 1 or not isinstance(mask, BlockSparseMask):
         return -(-mask.seqlen_q // ranks)

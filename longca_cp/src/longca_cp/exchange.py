@@ -10,7 +10,8 @@ gloo, `wait` blocks the host.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -24,7 +25,9 @@ from longca.parallel.meshes import mesh_dims, rank_in
 from longca_cp.transports.link import Link
 from longca_cp.transports.links import links_of
 
-__all__ = ["Axis", "Order", "Transfer", "all_gather", "all_to_all", "axes_of", "reduce_scatter", "shift"]
+__all__ = ["Arrival", "Axis", "Order", "Transfer", "all_gather", "all_to_all", "axes_of", "reduce_scatter", "shift"]
+
+Arrived = TypeVar("Arrived")
 
 # Newer releases of PyTorch use the first name of each line.
 _all_gather: Callable[..., dist.Work] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
@@ -33,19 +36,12 @@ _reduce_scatter: Callable[..., dist.Work] = getattr(dist, "reduce_scatter_single
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a mesh, seen from this process.
-
-    Attributes:
-        group: The process group of the axis that includes this process.
-        size: Number of its ranks.
-        index: This process's place among them.
-        link: The ranks' way into each other's memory, or None if collectives move tensors.
-    """
+    """One axis of a mesh, seen from this process."""
 
     group: dist.ProcessGroup
     size: int
-    index: int
-    link: Link | None = None
+    index: int  # this process's place
+    link: Link | None = None  # None if collectives move tensors
 
     @property
     def transport(self) -> Transport:
@@ -71,14 +67,7 @@ def axes_of(
 ) -> tuple[int, tuple[Axis, ...]]:
     """This process's rank in layouts over these axes, and each of the axes. All ranks of the mesh call it together.
 
-    Args:
-        mesh: The device mesh.
-        names: The names of the axes.
-        transport: The way to move tensors along them. `links_of` says which axes get a link.
-
-    Raises:
-        RequestError: The mesh has other dims, or this process is not in it.
-        UnsupportedError: The copy engine was asked for, and `links_of` refuses it.
+    `links_of` says which axes get a link.
     """
     rank, dims = rank_in(mesh, names), mesh_dims(mesh, names)
     kind = mesh.device_type
@@ -90,21 +79,29 @@ def axes_of(
 
 @dataclass
 class Transfer:
-    """A transfer under way. Until `wait`, its inputs must not change, and its outputs are undefined.
-
-    Attributes:
-        works: The handles of torch.distributed.
-        tensors: The tensors that it reads and writes. They are held, so that their memory is not reused.
-    """
+    """A transfer under way. Until `wait`, its inputs must not change, and its outputs are undefined."""
 
     works: Sequence[dist.Work] = ()
-    tensors: tuple[Tensor, ...] = ()
+    tensors: tuple[Tensor, ...] = ()  # which it reads and writes: held, so that their memory is not reused
 
     def wait(self) -> None:
         """Waits for its end."""
         for work in self.works:
             work.wait()
         self.works, self.tensors = (), ()
+
+
+@dataclass
+class Arrival(Generic[Arrived]):
+    """Something on its way, made of what a transfer brings."""
+
+    unpack: Callable[[], Arrived]
+    transfer: Transfer = field(default_factory=Transfer)
+
+    def wait(self) -> Arrived:
+        """Waits for it."""
+        self.transfer.wait()
+        return self.unpack()
 
 
 def shift(axis: Axis, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> Transfer:
@@ -119,15 +116,7 @@ def shift(axis: Axis, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> Tr
 
 
 def all_to_all(axis: Axis, received: Tensor, sent: Tensor, rows_in: Sequence[int], rows_out: Sequence[int]) -> Transfer:
-    """Sends some rows of a contiguous tensor to each rank, and receives some from each.
-
-    Args:
-        axis: The axis of the ranks.
-        received: Buffer for the rows from each rank, in the order of ranks.
-        sent: The rows for each rank, in the order of ranks.
-        rows_in: Number of rows that come from each rank.
-        rows_out: Number of rows that go to each rank.
-    """
+    """Sends some rows of a contiguous tensor to each rank, and receives some from each, in the order of ranks."""
     work = dist.all_to_all_single(received, sent, list(rows_in), list(rows_out), group=axis.group, async_op=True)
     return Transfer((work,), (received, sent))
 
@@ -145,12 +134,8 @@ def reduce_scatter(axis: Axis, mine: Tensor, everyones: Tensor) -> Transfer:
 class Order:
     """The order of arriving rows, which come rank by rank, and the ascending order of their tokens.
 
-    Kernels get tokens in ascending global order. In other orders, the cut of a causal mask would have many intervals.
-
-    Args:
-        arriving: The global position of each row's token, or −1 for a row without a token.
-        wanted: The wanted positions, ascending. One row holds each of them.
-        device: The device of the rows.
+    Kernels get tokens in ascending global order. In other orders, the cut of a causal mask would have many intervals. A
+    row without a token arrives with the position −1. One row holds each of the wanted positions, which ascend.
     """
 
     def __init__(self, arriving: NDArray[np.int64], wanted: NDArray[np.int64], device: torch.device) -> None:

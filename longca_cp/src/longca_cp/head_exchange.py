@@ -11,51 +11,23 @@ neighbouring ranks have the same head, and results for it are summed over these 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from longca.manifests import Layout
-from longca_cp.exchange import Axis, Order, Transfer, all_to_all
+from longca_cp.exchange import Arrival, Axis, Order, all_to_all
 from longca_cp.heads import chunk_of, each
 from longca_cp.pushed_heads import PushedHeads
 
-__all__ = ["Arrival", "HeadExchange", "beside", "by_token", "put_together", "take_apart"]
-
-
-@dataclass
-class Arrival:
-    """Tensors on their way.
-
-    Attributes:
-        wait: Waits for the tensors.
-    """
-
-    wait: Callable[[], tuple[Tensor, ...]]
-
-    @classmethod
-    def by(cls, transfer: Transfer, unpack: Callable[[], tuple[Tensor, ...]]) -> Arrival:
-        """Tensors that are made from the rows of a transfer."""
-
-        def wait() -> tuple[Tensor, ...]:
-            transfer.wait()
-            return unpack()
-
-        return cls(wait)
+__all__ = ["HeadExchange", "beside", "by_token", "put_together", "take_apart"]
 
 
 class HeadExchange:
-    """The exchange within one group of ranks.
+    """The exchange of heads within one group of ranks, the members of a layout.
 
     A call begins with `begin` and ends with `end`. In between, tensors that have arrived may lie in a window.
-
-    Args:
-        axis: The axis of the group.
-        layout: The layout, which gives each rank its tokens.
-        members: The group's ranks in the layout.
-        device: The device of the tensors.
     """
 
     def __init__(self, axis: Axis, layout: Layout, members: Sequence[int], device: torch.device) -> None:
@@ -77,15 +49,9 @@ class HeadExchange:
         return sum(self._tokens)
 
     def begin(self, coming: Sequence[Tensor], leaving: Sequence[Tensor], chunks: int = 1) -> None:
-        """Begins a call. All ranks of the group begin it together.
+        """Begins a call, given tensors of the shapes that go to heads and of those that go back to tokens.
 
-        Args:
-            coming: Tensors of the shapes that go to heads.
-            leaving: Tensors of the shapes that go back to tokens.
-            chunks: Number of parts of a rank's heads.
-
-        Raises:
-            WindowMemoryError: The window of the axis's link does not fit on some rank.
+        All ranks of the group begin it together, with a rank's heads in so many chunks.
         """
         if self._pushed is not None:
             self._pushed.begin(coming, leaving, chunks)
@@ -99,24 +65,19 @@ class HeadExchange:
         """Tensors that have arrived, as ones that outlive the call."""
         return tuple(tensors) if self._pushed is None else self._pushed.outliving(tensors)
 
-    def to_heads(self, tensors: Sequence[Tensor], chunks: int = 1) -> Callable[[int], Arrival]:
-        """Prepares to send every rank its heads of this rank's tokens.
+    def to_heads(self, tensors: Sequence[Tensor], chunks: int = 1) -> Callable[[int], Arrival[tuple[Tensor, ...]]]:
+        """Prepares to send every rank its heads of this rank's tokens, given tensors [Tl, H, D], whose H may differ.
 
-        Args:
-            tensors: Tensors [Tl, H, D]. H may differ.
-            chunks: Number of parts of a rank's heads.
-
-        Returns:
-            The function that sends a part. Parts are sent in order. It returns, for each tensor, this rank's heads of
-            the group's tokens in ascending order, on their way: [T, H / ranks / chunks, D]. Their last dim is
-            contiguous.
+        It returns the function that sends a chunk of a rank's heads, in order. This returns, for each tensor, this
+        rank's heads of the group's tokens in ascending order, on their way: [T, H / ranks / chunks, D]. Their last dim
+        is contiguous.
         """
         if self._pushed is not None:
             send = self._pushed.to_heads(tensors, chunks)
             return lambda chunk: Arrival(send(chunk))
         return lambda chunk: self._all_to_heads(tensors, chunk, chunks)
 
-    def _all_to_heads(self, tensors: Sequence[Tensor], chunk: int, chunks: int) -> Arrival:
+    def _all_to_heads(self, tensors: Sequence[Tensor], chunk: int, chunks: int) -> Arrival[tuple[Tensor, ...]]:
         """Sends a part of the heads by an all-to-all."""
         ranks, parts = self._axis.size, []
         for x in tensors:
@@ -127,21 +88,16 @@ class HeadExchange:
         mine = self._tokens[self._axis.index]
         received = sent.new_empty((self.num_tokens, *sent.shape[1:]))
         transfer = all_to_all(self._axis, received, sent, self._tokens, [mine] * ranks)
-        return Arrival.by(transfer, lambda: self._order.ascending(received).split(widths, dim=1))
+        return Arrival(lambda: self._order.ascending(received).split(widths, dim=1), transfer)
 
     def to_tokens(
         self, results: Sequence[tuple[Tensor, Sequence[Tensor]]], chunk: int = 0, chunks: int = 1
     ) -> Callable[[], None]:
-        """Sends every rank its tokens of this rank's heads.
+        """Sends every rank its tokens of this rank's heads. It returns the function that waits for the heads of all
+        ranks.
 
-        Args:
-            results: Tensors of this rank's heads side by side, for the group's tokens in ascending order:
-                [T, sum of H / ranks, D]. And for each the buffers of all heads of this rank's tokens: [Tl, H, D].
-            chunk: The part of a rank's heads.
-            chunks: Number of parts of a rank's heads.
-
-        Returns:
-            The function that waits for the heads of all ranks, and puts them into the buffers.
+        A result has this rank's heads side by side, for the group's tokens in ascending order: [T, sum of H / ranks,
+        D]. With it come the buffers of all heads of this rank's tokens, which are filled: [Tl, H, D].
         """
         ranks = self._axis.size
         if self._pushed is None:
@@ -187,11 +143,7 @@ def by_token(lse: Tensor) -> Tensor:
 
 
 def beside(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-    """A buffer for three gradients side by side, which are sent together.
-
-    Returns:
-        The whole buffer, [T, Hq + 2 · Hkv, D], and its parts for dq, dk and dv.
-    """
+    """A buffer for three gradients side by side, which are sent together: [T, Hq + 2 · Hkv, D]. And its three parts."""
     joined = q.new_empty((q.shape[0], q.shape[1] + 2 * k.shape[1], q.shape[2]))
     dq, dk, dv = joined.split([q.shape[1], k.shape[1], v.shape[1]], dim=1)
     return joined, (dq, dk, dv)
@@ -206,12 +158,9 @@ def take_apart(x: Tensor, ranks: int) -> Tensor:
 
 
 def put_together(parts: Tensor, into: Tensor, chunk: slice) -> None:
-    """Puts the heads that come back from every rank into their place.
+    """Puts some heads that come back from every rank, [ranks, T, chunk, D], into their place in [T, H, D].
 
-    Args:
-        parts: Some heads of each rank: [ranks, T, chunk, D].
-        into: The tensor of all heads: [T, H, D].
-        chunk: The place of these heads among a rank's heads.
+    `chunk` is their place among a rank's heads.
     """
     ranks, heads = parts.shape[0], into.shape[1]
     if heads < ranks:

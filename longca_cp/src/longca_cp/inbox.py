@@ -41,28 +41,19 @@ _MADE: weakref.WeakKeyDictionary[Link, int] = weakref.WeakKeyDictionary()
 
 @dataclass(eq=False)
 class Request:
-    """A plan's request for an inbox. All ranks of a link make requests with equal attributes, in the same order.
-
-    Attributes:
-        link: The peers.
-        what: What arrives, for messages. The inboxes of one call differ in it.
-        length: Elements of a slot.
-        dtype: Their dtype.
-        uses: The most uses of a call on any rank.
-    """
+    """A plan's request for an inbox. All ranks of a link make requests with equal attributes, in the same order."""
 
     link: Link
-    what: str
-    length: int
+    what: str  # arrives, for messages. The inboxes of one call differ in it
+    length: int  # elements of a slot
     dtype: torch.dtype
-    uses: int
+    uses: int  # of a call, the most on any rank
 
     @cached_property
     def inbox(self) -> Inbox | None:
         """The inbox, which other plans may have too. None without uses. All ranks ask for it together.
 
-        Raises:
-            WindowMemoryError: It does not fit on some rank.
+        An inbox that does not fit on some rank raises a `WindowMemoryError`.
         """
         if not self.uses or not self.length:
             return None
@@ -80,12 +71,7 @@ class Request:
 
 
 class Inbox:
-    """Slots of a window. All ranks make it together.
-
-    Args:
-        request: The first request that it serves.
-        slots: Number of slots.
-    """
+    """Slots of a window, made for a first request. All ranks make it together."""
 
     def __init__(self, request: Request, slots: int) -> None:
         self._link, self._what, self._slots = request.link, request.what, slots
@@ -101,11 +87,7 @@ class Inbox:
         return same and mine.shape[1] >= request.length
 
     def begin(self, sources: Sequence[Sequence[int]]) -> None:
-        """Begins a call.
-
-        Args:
-            sources: The ranks that write in each of this rank's uses: [uses][ranks].
-        """
+        """Begins a call, given the ranks that write in each of this rank's uses: [uses][ranks]."""
         self._sources = [[source for source in each if source != self._link.index] for each in sources]
         for posts in (self._free, self._ready):
             self._link.restart(posts, _MOST_POSTS)
@@ -114,13 +96,10 @@ class Inbox:
         self._free_uses = self._slots
 
     def put(self, reader: int, use: int, moves: Callable[[Tensor], Moves], *, early: bool = False) -> None:
-        """Sends to a peer's slot once it is free, or copies to this rank's own.
+        """Sends to a peer's slot for a use once it is free, or copies to this rank's own.
 
-        Args:
-            reader: The rank whose inbox it is.
-            use: The reader's use.
-            moves: From the slot to views of it, and the tensors for them.
-            early: Whether the tensors were complete when the call began. See `Link.send`.
+        `moves` makes views of the slot, and the tensors for them, which were complete when the call began if they are
+        `early`.
         """
         slot = use % self._slots
         there = moves(self._window.of(reader)[slot])

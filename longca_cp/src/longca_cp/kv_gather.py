@@ -9,8 +9,8 @@ Both ways use collectives. `longca_cp.pushed_gather` has the way without them.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,33 +18,55 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from longca.manifests import Layout
-from longca_cp.exchange import Axis, Order, Transfer, all_gather, all_to_all, reduce_scatter
+from longca_cp.exchange import Arrival, Axis, Order, all_gather, all_to_all, reduce_scatter
 from longca_cp.schedules.gathered import gathers_everything
 
-__all__ = ["Collected", "Rows", "gathering"]
+__all__ = ["Collected", "gathering"]
 
 _Ints = NDArray[np.int64]
 
 
-@dataclass
-class Rows:
-    """Rows on their way.
+class Collected(ABC):
+    """Keys and values, chunk of heads by chunk, on one of the ways below."""
 
-    Attributes:
-        transfer: The transfer that moves them.
-        unpack: Makes the rows from the received ones.
-    """
+    def begin(self, *, backward: bool = False) -> None:  # noqa: B027
+        """Begins a call. A collective needs no preparation."""
 
-    transfer: Transfer
-    unpack: Callable[[], Tensor]
+    def gather(self, chunk: int, k: Tensor, v: Tensor) -> Arrival[Tensor]:
+        """Begins to bring this rank its needed rows, [needed, 2, H, D], from every rank's keys and values [T, H, D]."""
+        return self._gather(torch.stack((k, v), dim=1))
 
-    def wait(self) -> Tensor:
-        """Waits for the rows."""
-        self.transfer.wait()
-        return self.unpack()
+    def done(self, chunk: int) -> None:  # noqa: B027
+        """The kernel was given the rows of a chunk. Their memory is the caller's."""
+
+    def gradients(self, keys: Tensor) -> Tensor:
+        """A buffer for the gradients of needed rows, [needed, 2, H, D], given the keys [needed, H, D]."""
+        return keys.new_empty((len(keys), 2, *keys.shape[1:]))
+
+    def scatter(self, chunk: int, grads: Tensor, into: tuple[Tensor, Tensor]) -> Callable[[], None]:
+        """Begins to bring this rank the sum of all ranks' gradients for its rows, given those of needed rows, [needed,
+        2, H, D].
+
+        It returns a function that waits for the sums, and fills the buffers of dk and dv: [T, H, D].
+        """
+        rows = self._scatter(grads)
+
+        def fill() -> None:
+            for buffer, total in zip(into, rows.wait().unbind(1), strict=True):
+                buffer.copy_(total)
+
+        return fill
+
+    @abstractmethod
+    def _gather(self, rows: Tensor) -> Arrival[Tensor]:
+        """Begins to bring this rank its needed rows, [needed, ...], from every rank's [T, ...]."""
+
+    @abstractmethod
+    def _scatter(self, rows: Tensor) -> Arrival[Tensor]:
+        """Begins to bring this rank the sum [T, ...] of all ranks' gradients for its rows, given [needed, ...]."""
 
 
-class Everything:
+class Everything(Collected):
     """The way that brings all rows to all ranks. Shards are padded to the longest."""
 
     def __init__(self, axis: Axis, layout: Layout, device: torch.device) -> None:
@@ -56,21 +78,19 @@ class Everything:
             arriving[rank, :size] = layout.positions(rank)
         self._order = Order(arriving.ravel(), _needed(layout, axis.index), device)
 
-    def gather(self, rows: Tensor) -> Rows:
-        """Begins to bring this rank its needed rows, [needed, ...], from every rank's [T, ...]."""
+    def _gather(self, rows: Tensor) -> Arrival[Tensor]:
         mine = _pad(rows, self._longest)
         everyones = mine.new_empty((self._axis.size * self._longest, *mine.shape[1:]))
-        return Rows(all_gather(self._axis, everyones, mine), lambda: self._order.ascending(everyones))
+        return Arrival(lambda: self._order.ascending(everyones), all_gather(self._axis, everyones, mine))
 
-    def scatter(self, rows: Tensor) -> Rows:
-        """Begins to bring this rank the sum [T, ...] of all ranks' gradients for its rows, given [needed, ...]."""
+    def _scatter(self, rows: Tensor) -> Arrival[Tensor]:
         wide = torch.promote_types(rows.dtype, torch.float32)
         everyones = self._order.arriving(rows).to(wide)
         mine = everyones.new_empty((self._longest, *rows.shape[1:]))
-        return Rows(reduce_scatter(self._axis, mine, everyones), lambda: mine[: self._tokens])
+        return Arrival(lambda: mine[: self._tokens], reduce_scatter(self._axis, mine, everyones))
 
 
-class Needed:
+class Needed(Collected):
     """The way that brings each rank only the rows it needs."""
 
     def __init__(self, axis: Axis, layout: Layout, device: torch.device) -> None:
@@ -86,15 +106,13 @@ class Needed:
         self._all_going = torch.cat(self._going)
         self._order = Order(np.concatenate(coming), needed, device)
 
-    def gather(self, rows: Tensor) -> Rows:
-        """Begins to bring this rank its needed rows, [needed, ...], from every rank's [T, ...]."""
+    def _gather(self, rows: Tensor) -> Arrival[Tensor]:
         sent = rows.index_select(0, self._all_going)
         received = sent.new_empty((sum(self._coming), *sent.shape[1:]))
         transfer = all_to_all(self._axis, received, sent, self._coming, [len(each) for each in self._going])
-        return Rows(transfer, lambda: self._order.ascending(received))
+        return Arrival(lambda: self._order.ascending(received), transfer)
 
-    def scatter(self, rows: Tensor) -> Rows:
-        """Begins to bring this rank the sum [T, ...] of all ranks' gradients for its rows, given [needed, ...]."""
+    def _scatter(self, rows: Tensor) -> Arrival[Tensor]:
         sent = self._order.arriving(rows)
         received = sent.new_empty((len(self._all_going), *sent.shape[1:]))
         sizes = [len(each) for each in self._going]
@@ -108,57 +126,13 @@ class Needed:
                 total.index_add_(0, place, part.to(wide))
             return total
 
-        return Rows(transfer, unpack)
-
-
-class Collected:
-    """Keys and values, chunk of heads by chunk, on one of the ways above.
-
-    Args:
-        way: The way.
-    """
-
-    def __init__(self, way: Everything | Needed) -> None:
-        self._way = way
-
-    def begin(self, *, backward: bool = False) -> None:
-        """Begins a call. A collective needs no preparation."""
-
-    def gather(self, chunk: int, k: Tensor, v: Tensor) -> Rows:
-        """Begins to bring this rank its needed rows, [needed, 2, H, D], from every rank's keys and values [T, H, D]."""
-        return self._way.gather(torch.stack((k, v), dim=1))
-
-    def done(self, chunk: int) -> None:
-        """The kernel was given the rows of a chunk. Their memory is the caller's."""
-
-    def gradients(self, keys: Tensor) -> Tensor:
-        """A buffer for the gradients of needed rows, [needed, 2, H, D], given the keys [needed, H, D]."""
-        return keys.new_empty((len(keys), 2, *keys.shape[1:]))
-
-    def scatter(self, chunk: int, grads: Tensor, into: tuple[Tensor, Tensor]) -> Callable[[], None]:
-        """Begins to bring this rank the sum of all ranks' gradients for its rows.
-
-        Args:
-            chunk: The chunk of heads.
-            grads: This rank's gradients of its needed rows: [needed, 2, H, D].
-            into: Buffers for dk and dv: [T, H, D].
-
-        Returns:
-            A function that waits for the sums and fills the buffers.
-        """
-        rows = self._way.scatter(grads)
-
-        def fill() -> None:
-            for buffer, total in zip(into, rows.wait().unbind(1), strict=True):
-                buffer.copy_(total)
-
-        return fill
+        return Arrival(unpack, transfer)
 
 
 def gathering(axis: Axis, layout: Layout, device: torch.device) -> Collected:
     """The cheaper way to gather the rows that a layout's steps need. All ranks find the same."""
     dense = gathers_everything(layout)
-    return Collected(Everything(axis, layout, device) if dense else Needed(axis, layout, device))
+    return Everything(axis, layout, device) if dense else Needed(axis, layout, device)
 
 
 def _needed(layout: Layout, rank: int) -> _Ints:

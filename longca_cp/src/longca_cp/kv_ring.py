@@ -32,12 +32,7 @@ __all__ = ["GradientRing", "KVRing", "RingTransport", "Round", "ring_transport",
 class KVRing:
     """Keys and values on their way round.
 
-    Args:
-        axis: The ring.
-        tokens: Number of tokens that each of its ranks begins with.
-        k: This rank's keys: [T, H, D], T = tokens[axis.index].
-        v: Its values.
-        longest: Tokens that a buffer has room for. None for the largest of `tokens`.
+    k and v are this rank's: [T, H, D], T = tokens[axis.index]. A buffer has room for the longest shard.
     """
 
     def __init__(self, axis: Axis, tokens: Sequence[int], k: Tensor, v: Tensor, longest: int | None = None) -> None:
@@ -96,13 +91,11 @@ class KVRing:
 
 
 class GradientRing(KVRing):
-    """Keys and values on their way round, and the sums of their gradients behind them.
+    """Keys and values on their way round, and the sums of their gradients behind them. `part` is a buffer for a step's
+    gradients.
 
     Each rank adds its part to the sum that it received, and sends the sum on with the next step. Sums are in float32
     (float64 for float64). The last hop takes each sum to the rank of its keys.
-
-    Attributes:
-        part: Buffer for this step's gradients.
     """
 
     def __init__(self, axis: Axis, tokens: Sequence[int], k: Tensor, v: Tensor, longest: int | None = None) -> None:
@@ -131,10 +124,8 @@ class GradientRing(KVRing):
             self._transfer = shift(self._axis, outgoing, incoming)
 
     def add(self, part: Tensor | None) -> None:
-        """Adds this step's gradients to the sum that has just arrived.
-
-        Args:
-            part: A buffer with this step's gradients, such as `self.part`. None for an empty step.
+        """Adds this step's gradients, a buffer such as `self.part`, to the sum that has just arrived. None is an empty
+        step.
         """
         if self._step == 1:
             self._sum.zero_() if part is None else self._sum.copy_(part)
@@ -164,15 +155,10 @@ class GradientRing(KVRing):
 
 @dataclass(frozen=True)
 class Round:
-    """One time round a ring.
+    """One time round a ring."""
 
-    Attributes:
-        tokens: Number of tokens that each member begins with: [members].
-        shown: Whether each member computes something in each turn: [members, turns].
-    """
-
-    tokens: Sequence[int]
-    shown: NDArray[np.bool_]
+    tokens: Sequence[int]  # that each member begins with: [members]
+    shown: NDArray[np.bool_]  # whether each member computes something in each turn: [members, turns]
 
 
 def shown_steps(problem: Problem, layout: Layout) -> NDArray[np.bool_]:
@@ -181,13 +167,7 @@ def shown_steps(problem: Problem, layout: Layout) -> NDArray[np.bool_]:
 
 
 class ByCollectives:
-    """Keys and values, and the sums of their gradients, passed on from rank to rank by collectives.
-
-    Args:
-        axis: The ring.
-        rounds: The times round that a call makes.
-        longest: Tokens that a buffer has room for.
-    """
+    """Keys and values, and the sums of their gradients, passed on from rank to rank by collectives."""
 
     def __init__(self, axis: Axis, rounds: Sequence[Round], longest: int) -> None:
         self._axis, self._rounds, self._longest = axis, rounds, longest
@@ -204,13 +184,7 @@ class ByCollectives:
 class ByPushes:
     """Keys and values, and parts of their gradients, pushed into inboxes. The first call makes these.
 
-    Args:
-        axis: The ring.
-        link: Its link. None for a ring of one rank.
-        rounds: The times round that a call makes.
-        length: Elements of the keys and values of the longest member.
-        dtype: The dtype of keys and values.
-        part: The dtype of parts of gradients.
+    `length` counts the elements of the keys and values of the longest member. A ring of one rank has no link.
     """
 
     def __init__(
@@ -240,15 +214,9 @@ RingTransport = ByCollectives | ByPushes
 def ring_transport(
     axis: Axis, problem: Problem, heads_kv: int, rounds: Sequence[Round], *, longest: int, wide: bool = False
 ) -> RingTransport:
-    """The way of one ring of a plan.
+    """The way of one ring of a plan, whose buffers have room for the longest member's tokens.
 
-    Args:
-        axis: The ring.
-        problem: The problem of all ranks together.
-        heads_kv: KV heads of this rank.
-        rounds: The times round that a call makes.
-        longest: Tokens that a buffer has room for.
-        wide: Whether the parts of gradients are sums already, which travel in float32 (float64 for float64).
+    The parts of gradients may be sums already (`wide`), which travel in float32 (float64 for float64).
     """
     if axis.link is None and axis.size > 1:
         return ByCollectives(axis, rounds, longest)

@@ -5,7 +5,8 @@ names its queries, its keys and its heads. Tokens are in ascending order. Ranks 
 the order of the mesh's dims (`longca.Layout`).
 
 Every strategy needs as many queries as keys, because a rank holds a token's query and key. Rings cut block-sparse masks
-between blocks, so that each step has a block-sparse mask again (`longca_cp.block_placement`).
+between blocks, so that each step has a block-sparse mask again (`longca_cp.block_placement`). An
+`UnsupportedError` says that a mask is not square, that heads do not divide, or that a placement does not suit it.
 """
 
 from __future__ import annotations
@@ -33,9 +34,6 @@ def ulysses(problem: Problem, axis_sizes: Mapping[str, int], _placement: str) ->
 
     Rank r has the r-th part of the query heads, and the KV heads that these attend to. If there are fewer KV heads than
     ranks, neighbouring ranks share one.
-
-    Raises:
-        UnsupportedError: Heads do not divide, or the numbers of queries and keys differ.
     """
     ranks = axis_sizes["ulysses"]
     mask = _square(problem)
@@ -50,9 +48,6 @@ def ring_p2p(problem: Problem, axis_sizes: Mapping[str, int], placement: str) ->
 
     Keys and values go round the ring from each rank to the next. Step 0 has a rank's own keys. Empty steps are listed
     too, because their keys pass through.
-
-    Raises:
-        UnsupportedError: The placement does not suit the mask, or the mask has fewer blocks than ranks.
     """
     ranks = axis_sizes["ring"]
     return _rings_of_groups(problem, placement, _ring_order(ranks), 1, "ring")
@@ -63,9 +58,6 @@ def ring_all_gather(problem: Problem, axis_sizes: Mapping[str, int], placement: 
 
     Keys that none of a rank's queries sees are not in its `k_ranges`, and need not be sent to it. A block-sparse mask
     shows a query whole blocks of keys, so that these are blocks that some query of the rank keeps in some head.
-
-    Raises:
-        UnsupportedError: The placement does not suit the mask, or the mask has fewer blocks than ranks.
     """
     ranks = axis_sizes["ring"]
     mask = _square(problem)
@@ -85,11 +77,8 @@ def usp(problem: Problem, axis_sizes: Mapping[str, int], placement: str) -> Layo
     """A ring of Ulysses groups: steps as in a ring, of the group's tokens and the rank's heads.
 
     The placement deals tokens to groups. Each group's tokens are split over its ranks contiguously. So the group's
-    exchange gets them in ascending order when it joins them in the order of ranks. Rank r is member r mod u of group
-    r // u, for groups of u.
-
-    Raises:
-        UnsupportedError: As for Ulysses and for rings.
+    exchange gets them in ascending order when it joins them in the order of ranks. Rank r is member r mod u of group r
+    // u, for groups of u.
     """
     ring, group = axis_sizes["ring"], axis_sizes["ulysses"]
     return _rings_of_groups(problem, placement, _ring_order(ring), group, "ulysses")
@@ -99,17 +88,14 @@ def loongtrain(problem: Problem, axis_sizes: Mapping[str, int], placement: str) 
     """Head parallel × a double ring: as `usp`, with steps in the order of the two rings.
 
     Group (o, i) of `outer` × `inner` groups meets the keys of groups ((o − w) mod outer, (i − s) mod inner): for all
-    windows w in order, and within each window for all inner steps s. Within a window keys go round the inner ring.
-    From one window to the next, the keys of a group's first step go one hop along the outer ring. They can be sent
-    before the inner ring begins. Rank r is member r mod h of group r // h, for h ranks along `heads`. Group (o, i) has
-    the number o · inner + i.
+    windows w in order, and within each window for all inner steps s. Within a window keys go round the inner ring. From
+    one window to the next, the keys of a group's first step go one hop along the outer ring. They can be sent before
+    the inner ring begins. Rank r is member r mod h of group r // h, for h ranks along `heads`. Group (o, i) has the
+    number o · inner + i.
 
-    The paper's two placements of ranks are orders of the mesh's dims. Head-first, ("outer", "inner", "heads"), puts the
-    ranks that split heads next to each other. Context-first, ("heads", "outer", "inner"), puts the ranks of a ring next
-    to each other. The layout is the same for both, because it numbers ranks by their coordinates.
-
-    Raises:
-        UnsupportedError: As for Ulysses and for rings.
+    The paper's two placements of ranks are orders of the mesh's dims: head-first, ("outer", "inner", "heads"), and
+    context-first, ("heads", "outer", "inner"). The layout is the same for both, because it numbers ranks by their
+    coordinates.
     """
     outer, inner, heads = (axis_sizes[axis] for axis in ("outer", "inner", "heads"))
     o, i, window, step = np.ogrid[:outer, :inner, :outer, :inner]
@@ -123,14 +109,9 @@ def _ring_order(ranks: int) -> _Ints:
 
 
 def _rings_of_groups(problem: Problem, placement: str, order: _Ints, group: int, axis: str) -> Layout:
-    """Groups on a ring, and heads and tokens of each split over its ranks.
+    """Groups of so many ranks on a ring, and heads and tokens of each split over its ranks.
 
-    Args:
-        problem: The problem.
-        placement: Name of the placement of tokens on groups.
-        order: The groups whose keys each group meets, step by step: [groups][steps].
-        group: Number of ranks of a group.
-        axis: The mesh axis of a group's ranks, for messages.
+    `order` has the groups whose keys each group meets, step by step: [groups][steps].
     """
     tokens = place(placement, _square(problem), len(order))
     heads = split_heads(problem, group, axis)
@@ -145,13 +126,8 @@ def split_heads(problem: Problem, ranks: int, axis: str) -> tuple[HeadRanges, ..
 
     If there are fewer KV heads than ranks, several ranks have the same KV head, and its gradients are summed over them.
 
-    Args:
-        problem: The problem, for its numbers of heads.
-        ranks: Number of ranks that share the heads.
-        axis: The mesh axis of these ranks, for the message.
-
     Raises:
-        UnsupportedError: Query heads do not divide among the ranks, or the parts do not fit the groups of GQA.
+        UnsupportedError: Query heads do not divide among the axis's ranks, or the parts do not fit the groups of GQA.
     """
     heads_q, heads_kv = problem.heads_q, problem.num_heads_kv
     if heads_q % ranks:

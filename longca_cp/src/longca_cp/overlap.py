@@ -1,14 +1,12 @@
-"""Overlap: the transfers that run beside a kernel, and the chunks of heads that make this possible.
+"""Overlap: the transfers that run beside a kernel, the chunks of heads that make this possible, and the axes with
+links.
 
 On two and on four H200s, FlashAttention-3's forward of a full mask under ulysses took a fifth to two fifths longer in
-two chunks than in one (`results/h200/distributed/overlap.json` and `overlap-two.json`). So a
-full mask is not split. A ring of two was faster with its one transfer beside the step than before it. Longer rings were
-not measured.
-
-The probable reason is that a collective of NCCL is a kernel, which takes multiprocessors from its neighbour. Most
-kernels deal out their tiles as multiprocessors become free, and lose only these multiprocessors. FlashAttention-3's
-forward of a full mask deals them beforehand. Tiles of a busy multiprocessor then wait for the transfer, which waits for
-other ranks.
+two chunks than in one (`results/h200/distributed/overlap.json` and `overlap-two.json`). A full mask is therefore not
+split. The probable reason is that a collective of NCCL is a kernel, which takes multiprocessors from its neighbour.
+Most kernels deal out their tiles as multiprocessors become free. FlashAttention-3's forward of a full mask deals them
+beforehand, and tiles of a busy multiprocessor wait for the transfer. A ring of two was faster with its one transfer
+beside the step than before it. Longer rings were not measured.
 
 Copy engines take no multiprocessors, so rings with a link run every transfer beside the step. They are fast enough that
 few chunks do. At 16 K tokens on two H200s ring_all_gather was fastest in one chunk, and ulysses in two, on a full mask
@@ -17,15 +15,25 @@ and on a causal one (`overlap-copy.json`). A gather of that length has 64 MiB, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
 
-from longca.manifests import Problem
+from longca.manifests import Problem, Transport
 from longca.manifests.offers import DTYPE_BYTES
 from longca.masks import Form
 
-__all__ = ["SLOTS", "Ahead", "chunks_around_rings", "gather_chunks", "is_beside", "ulysses_chunks"]
+__all__ = [
+    "LINKED_RANKS",
+    "SLOTS",
+    "Ahead",
+    "axes_with_links",
+    "chunks_around_rings",
+    "gather_chunks",
+    "is_beside",
+    "takes_link",
+    "ulysses_chunks",
+]
 
 Arrived = TypeVar("Arrived", covariant=True)
 
@@ -38,14 +46,25 @@ CHUNK_BYTES = 2**26
 #: The most slots of a window, so that one push lands while the one before is read.
 SLOTS = 2
 
+#: The most GPUs of an axis that `auto` gives a link. On four, a link takes up to 19 % longer than collectives at 16 K
+#: tokens, and 2 % less at 64 K (results/h100/distributed, four16k and usp64k). A mesh keeps its links for all lengths.
+LINKED_RANKS = 2
+
+
+def takes_link(transport: Transport, ranks: int, on_gpus: bool) -> bool:
+    """Whether an axis of so many ranks gets a link, if they are on one host and have mutual access to memory."""
+    if transport is Transport.AUTO:
+        return on_gpus and 1 < ranks <= LINKED_RANKS
+    return transport is Transport.COPY_ENGINE and ranks > 1
+
+
+def axes_with_links(transport: Transport, axis_sizes: Mapping[str, int], on_gpus: bool) -> frozenset[str]:
+    """The axes of a strategy that get links on one host. See `takes_link`."""
+    return frozenset(axis for axis, ranks in axis_sizes.items() if takes_link(transport, ranks, on_gpus))
+
 
 def is_beside(problem: Problem, nccl: bool) -> bool:
-    """Whether a transfer runs while the forward of a problem is computed, and not before it.
-
-    Args:
-        problem: The problem.
-        nccl: Whether NCCL moves the tensors.
-    """
+    """Whether a transfer runs while the forward of a problem is computed, and not before it."""
     return not (nccl and problem.concrete_mask.admits(Form.FULL))
 
 
@@ -53,12 +72,6 @@ def ulysses_chunks(problem: Problem, ranks: int, nccl: bool, pushes: bool) -> in
     """Number of chunks of a rank's heads in ulysses, so that one travels while another is computed.
 
     Chunks are whole groups of GQA. All ranks have the same number of chunks.
-
-    Args:
-        problem: The problem of all ranks together.
-        ranks: Number of ranks that share the heads.
-        nccl: Whether NCCL moves the tensors.
-        pushes: Whether the ranks have a link.
     """
     heads_kv = max(1, problem.num_heads_kv // ranks)
     if pushes:
@@ -67,15 +80,9 @@ def ulysses_chunks(problem: Problem, ranks: int, nccl: bool, pushes: bool) -> in
 
 
 def chunks_around_rings(problem: Problem, ranks: int, groups: int, pushes: bool) -> int:
-    """Number of chunks of a rank's heads that go round rings one after another, so that one chunk travels meanwhile.
+    """Number of chunks of a rank's heads that go round rings of so many groups of ranks, one chunk after another.
 
     Only pushes travel in chunks here. Chunks of a mask per head could have other empty steps than the rank.
-
-    Args:
-        problem: The problem of all ranks together.
-        ranks: Number of ranks that share the heads of a group's tokens.
-        groups: Number of groups.
-        pushes: Whether the ranks of a group have a link.
     """
     if not pushes or problem.concrete_mask.heads > 1:
         return 1
@@ -113,11 +120,6 @@ class Ahead(Generic[Arrived]):
 
     A collective begins before the kernel that it runs beside. A push may begin after it, so the host first launches the
     kernel, which the device would else wait for.
-
-    Args:
-        send: Begins to bring a chunk.
-        chunks: Number of chunks.
-        pushes: Whether pushes bring them.
     """
 
     def __init__(self, send: Callable[[int], Coming[Arrived]], chunks: int, pushes: bool) -> None:

@@ -52,14 +52,9 @@ def _whole_documents(rows: Rows, parts: int) -> tuple[Ranges, ...]:
 
 
 class Placement(StrEnum):
-    """The ways to place tokens on parts. `auto` takes the first one of several that are equally fast.
+    """The ways to place tokens on parts. `auto` takes the first one of several that are equally fast."""
 
-    Attributes:
-        meaning: The tokens of a part, in words.
-        deal: The function from the masks' rows and a number of parts to the ranges of each part.
-    """
-
-    meaning: str
+    meaning: str  # the tokens of a part, in words
     deal: _Deal
 
     def __new__(cls, name: str, meaning: str, deal: _Deal) -> Placement:
@@ -97,15 +92,9 @@ def _zigzag_within(lengths: _Ints, parts: int) -> tuple[Ranges, ...]:
 
 
 def place(kind: str, mask: Mask, parts: int) -> tuple[Ranges, ...]:
-    """The tokens of each part. The latest answers are cached, for strategies that place alike.
+    """The tokens of each part: ranges that ascend and are disjoint, [parts][ranges]. The latest answers are cached.
 
-    Args:
-        kind: A placement's name. A `SharedPlacement` places by the weighted sum of its masks.
-        mask: The mask of all tokens, with as many queries as keys.
-        parts: Number of parts.
-
-    Returns:
-        (start, stop) of each part's tokens, ascending and disjoint: [parts][ranges]. Every token is in one part.
+    A `SharedPlacement` places by the weighted sum of its masks. The mask has as many queries as keys.
 
     Raises:
         UnknownNameError: There is no such placement.
@@ -133,11 +122,7 @@ _PLACED: PlanCache[tuple[Ranges, ...]] = PlanCache(16)
 
 
 def _common_documents(rows: Rows) -> NDArray[np.int64]:
-    """The lengths of documents whose bounds are those of documents of every mask.
-
-    Raises:
-        UnsupportedError: A mask has no documents, or the masks have no bound in common.
-    """
+    """The lengths of documents whose bounds are those of documents of every mask."""
     stops = [np.cumsum(document_lengths(mask)) for mask, _ in rows.weighed]
     common = stops[0]
     for others in stops[1:]:
@@ -156,9 +141,6 @@ def document_lengths(mask: Mask) -> NDArray[np.int64]:
 
     A mask that was built with the factor `documents` has them there. For other masks they are derived: the tokens of a
     document see no token outside it, and no token outside sees them.
-
-    Raises:
-        UnsupportedError: The mask has no documents.
     """
     if "documents" in mask.factors:
         return np.array(mask.factors["documents"], np.int64)

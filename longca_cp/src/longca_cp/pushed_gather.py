@@ -22,9 +22,8 @@ from torch import Tensor
 from longca.kernels.base import torch_device
 from longca.manifests import Layout, Problem
 from longca_cp import runs
-from longca_cp.exchange import Axis, Transfer
+from longca_cp.exchange import Arrival, Axis
 from longca_cp.inbox import Request
-from longca_cp.kv_gather import Rows
 from longca_cp.runs import Arrangement, Pieces, Pushes, Runs, index_of, pieces, slices_of
 from longca_cp.transports.link import Link
 
@@ -39,10 +38,7 @@ _ROOMS = 8
 class GradientSum:
     """The sum of the gradients that ranks have for this rank's rows.
 
-    Args:
-        parts: For each rank, in order, the rows of its part and this rank's rows that they belong to.
-        tokens: This rank's rows.
-        device: The device of the rows.
+    A part has, for each rank in order, the rows of its gradients and this rank's rows that they belong to.
     """
 
     def __init__(self, parts: Sequence[Runs], tokens: int, device: torch.device) -> None:
@@ -101,15 +97,7 @@ def _room(rows: int, most: int) -> int:
 
 
 class PushedRows:
-    """The way that pushes. It has the methods of `longca_cp.kv_gather.Collected`.
-
-    Args:
-        axis: The ranks.
-        link: Their link.
-        problem: The problem of all ranks together.
-        layout: A layout with one step for each rank.
-        chunks: Chunks of heads of a call.
-    """
+    """The way that pushes. It has the methods of `longca_cp.kv_gather.Collected`, for a layout of one step a rank."""
 
     def __init__(self, axis: Axis, link: Link, problem: Problem, layout: Layout, chunks: int) -> None:
         self._axis, self._chunks, me, device = axis, chunks, axis.index, torch_device(problem.device)
@@ -147,12 +135,12 @@ class PushedRows:
         if backward and (parts := self._parts.inbox) is not None:
             parts.begin(self._senders)
 
-    def gather(self, chunk: int, k: Tensor, v: Tensor) -> Rows:
+    def gather(self, chunk: int, k: Tensor, v: Tensor) -> Arrival[Tensor]:
         """Begins to bring this rank its needed rows, [needed, 2, H, D], from every rank's [T, H, D]."""
         if (box := self._keys.inbox) is not None:
             for reader in self._readers:
                 box.put(reader, chunk, partial(self._pushes, reader, (k, v)), early=not self._there[reader].packs)
-        return Rows(Transfer(), partial(self._arrive, chunk, k))
+        return Arrival(partial(self._arrive, chunk, k))
 
     def done(self, chunk: int) -> None:
         """The kernel has read the rows of a chunk, so that the next chunk may have their slot."""

@@ -45,49 +45,27 @@ _NUMBERS = count()
 
 @dataclass(frozen=True, eq=False)
 class _ToHeads:
-    """How tensors go to heads.
+    """How tensors go to heads."""
 
-    Attributes:
-        nbytes: Bytes of the arena.
-        pushes: For each chunk and rank, what goes there.
-        own: What goes to this rank itself, of all chunks.
-        arrived: For each chunk, where this rank's heads arrive.
-    """
-
-    nbytes: int
-    pushes: list[list[list[_Into]]]
-    own: list[_Into]
-    arrived: list[tuple[Tensor, ...]]
+    nbytes: int  # of the arena
+    pushes: list[list[list[_Into]]]  # for each chunk and rank, what goes there
+    own: list[_Into]  # what goes to this rank itself, of all chunks
+    arrived: list[tuple[Tensor, ...]]  # for each chunk, where this rank's heads arrive
 
 
 @dataclass(frozen=True, eq=False)
 class _ToTokens:
-    """How results go to tokens.
+    """How results go to tokens."""
 
-    Attributes:
-        nbytes: Bytes of the arena.
-        pushes: For each rank, what goes there.
-        own: This rank's own heads: where they go, and where they are.
-        peers: The heads of peers: where they go, and where they arrive.
-        arrived: For each result, where all ranks' heads of this rank's tokens arrive.
-    """
-
-    nbytes: int
-    pushes: list[list[_Into]]
-    own: list[tuple[_Of, _Of]]
-    peers: list[tuple[_Of, Tensor]]
-    arrived: tuple[Tensor, ...]
+    nbytes: int  # of the arena
+    pushes: list[list[_Into]]  # for each rank, what goes there
+    own: list[tuple[_Of, _Of]]  # where this rank's own heads go, and where they are
+    peers: list[tuple[_Of, Tensor]]  # where the heads of peers go, and where they arrive
+    arrived: tuple[Tensor, ...]  # for each result, where all ranks' heads of this rank's tokens arrive
 
 
 class PushedHeads:
-    """The exchange within one group of ranks with a link.
-
-    Args:
-        axis: The axis of the group.
-        link: Its link.
-        held: The positions of each member's tokens, in its order.
-        order: The order of tokens that arrive rank by rank.
-    """
+    """The exchange within one group of ranks with a link, given the positions of each member's tokens, in its order."""
 
     def __init__(self, axis: Axis, link: Link, held: Sequence[NDArray[np.int64]], order: Order) -> None:
         self._axis, self._link, self._order = axis, link, order
@@ -103,12 +81,8 @@ class PushedHeads:
         self._number = next(_NUMBERS)
 
     def begin(self, coming: Sequence[Tensor], leaving: Sequence[Tensor], chunks: int) -> None:
-        """Begins a call.
-
-        Args:
-            coming: Tensors [Tl, H, D] of this rank's tokens. Each of them goes to heads once.
-            leaving: Tensors [Tl, H, D] of this rank's tokens. Each of them comes back from heads once.
-            chunks: Number of chunks of heads.
+        """Begins a call, given tensors [Tl, H, D] of the shapes that go to heads once, and of those that come back
+        once.
         """
         if self._arena is None:
             self._arena = arena_of(self._link)
@@ -117,15 +91,11 @@ class PushedHeads:
         self._arena.begin(there + chunks * sum(place_bytes(*every) for every in back))
 
     def to_heads(self, tensors: Sequence[Tensor], chunks: int) -> Callable[[int], Wait]:
-        """Prepares to push every rank its heads of this rank's tokens, which were complete when the call began.
+        """Prepares to push every rank its heads of this rank's tokens, [Tl, H, D], which were complete when the call
+        began.
 
-        Args:
-            tensors: Tensors [Tl, H, D].
-            chunks: Number of chunks of a rank's heads.
-
-        Returns:
-            The function that pushes a chunk. It returns the function that waits for this rank's heads of the group's
-            tokens in ascending order: [T, heads of a chunk, D]. They are views of the window.
+        It returns the function that pushes a chunk of a rank's heads. This returns the function that waits for this
+        rank's heads of the group's tokens in ascending order: [T, heads of a chunk, D]. They are views of the window.
         """
         assert self._arena is not None, "a call has begun"
         arena, begin = self._arena, self._arena.taken
@@ -182,16 +152,10 @@ class PushedHeads:
     def to_tokens(
         self, results: Sequence[Tensor], into: Sequence[Sequence[Tensor]], chunk: int, chunks: int
     ) -> Callable[[], None]:
-        """Pushes every rank its tokens of this rank's heads.
+        """Pushes every rank its tokens of this rank's heads, in ascending order: [T, some heads, D].
 
-        Args:
-            results: Tensors [T, some heads, D], in ascending order of tokens.
-            into: For each of them the tensors [Tl, H, D] of all heads, whose heads lie side by side in it.
-            chunk: The chunk of a rank's heads.
-            chunks: Number of chunks of a rank's heads.
-
-        Returns:
-            The function that puts this rank's own heads in place, waits for those of its peers, and puts them in place.
+        Each of them goes into tensors [Tl, H, D] of all heads, whose heads lie side by side in it. It returns the
+        function that puts this rank's own heads in place, waits for those of its peers, and puts them in place.
         """
         targets = [x for some in into for x in some]
         results, way, wait = self._send_back(results, into, targets, chunk, chunks)
@@ -206,14 +170,11 @@ class PushedHeads:
         return arrived
 
     def to_sums(self, heads: Tensor) -> Wait:
-        """Pushes every rank its tokens of this rank's heads, where several ranks have the same head.
+        """Pushes every rank its tokens of this rank's heads, [T, some heads, D], where several ranks have the same
+        head.
 
-        Args:
-            heads: [T, some heads, D], in ascending order of tokens.
-
-        Returns:
-            The function that waits for the heads of this rank's tokens that each rank has: [ranks, Tl, some heads, D].
-            They are a view of the window.
+        It returns the function that waits for the heads of this rank's tokens that each rank has. They are a view of
+        the window: [ranks, Tl, some heads, D].
         """
         mine, (results, way, wait) = self._axis.index, self._send_back([heads], [[]], [], 0, 1)
         self._link.copy((into, view(results[at])) for into, at, view in way.pushes[mine])
@@ -234,8 +195,7 @@ class PushedHeads:
     ) -> tuple[Sequence[Tensor], _ToTokens, Callable[[str], None]]:
         """Pushes every peer its tokens of this rank's heads.
 
-        Returns:
-            The results in the order of `_ranges`, their way, and the wait for those of peers.
+        It returns the results in the order of `_ranges`, their way, and the wait for those of peers.
         """
         assert self._arena is not None, "a call has begun"
         tensors = results if self._in_order else [self._order.arriving(x) for x in results]

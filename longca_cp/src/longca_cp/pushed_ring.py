@@ -29,15 +29,9 @@ __all__ = ["PushedGradients", "PushedKeys", "Turns"]
 class Turns:
     """The pushes of one time round: in turn t rank i pushes to rank i + t · way.
 
-    Attributes:
-        arriving: The turns in which a push arrives at this rank.
-        sources: The rank that each of these comes from, as `Inbox.begin` takes it.
-        most: The most pushes that arrive at any member.
-
-    Args:
-        axis: The ring.
-        arrives: Whether a push arrives at each member in each turn: [members, turns]. Turn 0 has none.
-        way: 1 for keys, and −1 for gradients.
+    A push arrives in the turns `arriving`, from the ranks `sources`, and at any member `most` times at most. `arrives`
+    says whether a push arrives at each member in each turn: [members, turns]. Turn 0 has none. The way of keys is 1,
+    and that of gradients −1.
     """
 
     def __init__(self, axis: Axis, arrives: NDArray[np.bool_], way: int) -> None:
@@ -84,13 +78,7 @@ def _without_own(arrives: NDArray[np.bool_]) -> NDArray[np.bool_]:
 class PushedKeys:
     """Keys and values of the rank whose turn it is. It has the methods of `longca_cp.kv_ring.KVRing`.
 
-    Args:
-        axis: The ring.
-        box: The inbox of keys and values. None if none is pushed.
-        turns: The pushes.
-        tokens: Number of tokens that each member begins with.
-        k: This rank's keys: [T, H, D], T = tokens[axis.index].
-        v: Its values.
+    k and v are this rank's: [T, H, D], T = tokens[axis.index]. Without pushes there is no inbox.
     """
 
     def __init__(
@@ -160,14 +148,7 @@ class PushedKeys:
 class PushedGradients(PushedKeys):
     """Keys and values, and the parts of their gradients. It has the methods of `longca_cp.kv_ring.GradientRing`.
 
-    Args:
-        axis: The ring.
-        boxes: The inboxes of keys and of gradients. None for one into which nothing is pushed.
-        turns: The pushes of keys and of gradients.
-        tokens: Number of tokens that each member begins with.
-        k: This rank's keys: [T, H, D].
-        v: Its values.
-        length: Elements of a buffer of gradients.
+    The inboxes and the turns are those of keys and of gradients. A buffer of gradients has `length` elements.
     """
 
     def __init__(
@@ -208,12 +189,9 @@ class PushedGradients(PushedKeys):
         return self._view(self.part, self._axis.source(self._step))[1]
 
     def add(self, part: Tensor | None) -> None:
-        """Pushes the gradients of the turn that has just ended to the owner of its keys.
+        """Pushes the gradients of the turn that has just ended to the owner of its keys. None stands for an empty turn.
 
         The parts of the turn before have arrived meanwhile, and are added up.
-
-        Args:
-            part: A buffer with the gradients, such as `self.part`. None for an empty turn.
         """
         turn, self._part = self._step - 1, None
         if turn == 0:

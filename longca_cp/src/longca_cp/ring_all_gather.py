@@ -18,8 +18,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from longca.kernels.base import Kernel, nothing_seen, torch_device
 from longca.manifests import Layout, Problem, Transport
-from longca_cp.exchange import axes_of
-from longca_cp.kv_gather import Collected, Rows, gathering
+from longca_cp.exchange import Arrival, axes_of
+from longca_cp.kv_gather import Collected, gathering
 from longca_cp.overlap import Ahead, gather_chunks
 from longca_cp.pushed_gather import PushedRows
 from longca_cp.step_plans import Gradients, StepPlans, attend, differentiate, plan_chunks
@@ -102,7 +102,7 @@ class RingAllGather:
         return dq, dk, dv
 
     def _ahead(self, plan: RingAllGatherPlan, k: Tensor, v: Tensor) -> Ahead[Tensor]:
-        def gather(chunk: int) -> Rows:
+        def gather(chunk: int) -> Arrival[Tensor]:
             _, heads = plan.heads(chunk)
             return plan.gathering.gather(chunk, k[:, heads], v[:, heads])
 

@@ -17,25 +17,15 @@ _Floats = NDArray[np.float64]
 
 
 class Rows:
-    """The visible pairs of the rows of some masks of one length.
-
-    Args:
-        weighed: The masks, each with its weight: at least one.
-
-    Attributes:
-        weighed: The masks, each with its weight.
-        seqlen: The number of rows.
-    """
+    """The visible pairs of the rows of some masks of one length, each with its weight: at least one mask."""
 
     def __init__(self, weighed: Sequence[tuple[Mask, float]]) -> None:
         self.weighed = tuple(weighed)
         self.seqlen = weighed[0][0].seqlen_q
 
     def pairs(self, bounds: _Ints) -> _Floats:
-        """The pairs of each chunk of rows: [chunks]. They are whole numbers for one mask of weight 1.
-
-        Args:
-            bounds: The chunks' bounds, ascending from 0 to the number of rows: [chunks + 1]. Chunks may be empty.
+        """The pairs of each chunk of rows, given their bounds, [chunks + 1]. They are whole numbers for one mask of
+        weight 1.
         """
         return np.diff(self.before[bounds])
 
@@ -54,14 +44,8 @@ class Rows:
 
 
 def areas(mask: Mask, bounds: _Ints) -> _Ints:
-    """The visible pairs of each chunk of queries, summed over the mask's heads, exactly.
-
-    Args:
-        mask: The mask.
-        bounds: The chunks' bounds, ascending from 0 to the mask's queries: [chunks + 1]. Chunks may be empty.
-
-    Returns:
-        int64 [chunks].
+    """The visible pairs of each chunk of queries, given their bounds, summed over the mask's heads, exactly: int64
+    [chunks].
     """
     return np.diff(_areas_before(mask)[bounds])
 

@@ -26,18 +26,11 @@ MOST_RUNS = 32
 
 @dataclass(frozen=True)
 class Pieces:
-    """Runs of rows that a rank needs, in ascending order.
+    """Runs of rows that a rank needs, in ascending order: [runs] each."""
 
-    Attributes:
-        owner: The rank that holds each run: [runs].
-        held: Its first row among the owner's rows: [runs].
-        needed: Its first row among the needed rows: [runs].
-        length: Its number of rows: [runs].
-    """
-
-    owner: _Ints
-    held: _Ints
-    needed: _Ints
+    owner: _Ints  # the rank that holds each run
+    held: _Ints  # its first row among the owner's rows
+    needed: _Ints  # its first row among the needed rows
     length: _Ints
 
     def of(self, owner: int) -> Pieces:
@@ -87,13 +80,7 @@ def _lengths(length: _Ints, first: _Ints) -> _Ints:
 
 
 class Runs:
-    """Runs of rows of one tensor, and their places in another.
-
-    Args:
-        source: The first row of each run: [runs].
-        into: The first row of its place: [runs].
-        length: Its number of rows: [runs].
-    """
+    """Runs of rows of one tensor, and their places in another: the first rows and the lengths, [runs] each."""
 
     def __init__(self, source: _Ints, into: _Ints, length: _Ints) -> None:
         before = np.cumsum(length) - length
@@ -106,15 +93,7 @@ class Runs:
 
 
 class Pushes:
-    """The pushes of some runs. Too many runs, whose places are side by side, are packed for one push.
-
-    Attributes:
-        packs: Whether it packs.
-
-    Args:
-        runs: The runs.
-        device: The device of the rows.
-    """
+    """The pushes of some runs. Too many runs, whose places are side by side, are packed for one push (`packs`)."""
 
     def __init__(self, runs: Runs, device: torch.device) -> None:
         self._slices, self._rows = runs.slices(), None
@@ -141,12 +120,7 @@ def index_of(first: _Ints, length: _Ints, device: torch.device) -> Tensor:
 
 
 class Arrangement:
-    """The places of a rank's needed rows in its slot: in ascending order, or packed owner by owner.
-
-    Args:
-        needed: The runs that the rank needs.
-        ranks: Number of ranks.
-    """
+    """The places of a rank's needed rows in its slot: in ascending order, or packed owner by owner."""
 
     def __init__(self, needed: Pieces, ranks: int) -> None:
         self._needed, self._places = needed, needed.needed

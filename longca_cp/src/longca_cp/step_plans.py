@@ -52,12 +52,7 @@ class StepPlans:
 def plan_steps(problem: Problem, layout: Layout, rank: int, kernel: Kernel, chunks: int = 1) -> tuple[Plan | None, ...]:
     """A plan for each of a rank's steps. None for an empty step.
 
-    Args:
-        problem: The problem of all ranks together.
-        layout: The layout.
-        rank: This rank in it.
-        kernel: The kernel that computes the steps.
-        chunks: Number of chunks of heads that have the plans in common. With several, all heads share a mask.
+    With several chunks of heads, which have the plans in common, all heads share a mask.
     """
     asked = step_problems(problem, layout)[rank]
     return tuple(None if step is None else kernel.plan(_problem_of(step, chunks)) for step in asked)
@@ -66,12 +61,7 @@ def plan_steps(problem: Problem, layout: Layout, rank: int, kernel: Kernel, chun
 def plan_chunks(problem: Problem, layout: Layout, rank: int, kernel: Kernel, chunks: int) -> tuple[Plan | None, ...]:
     """A plan for each chunk of heads of a rank's one step. Chunks share a plan if heads share a mask.
 
-    Args:
-        problem: The problem of all ranks together.
-        layout: A layout with one step for each rank.
-        rank: This rank in it.
-        kernel: The kernel that computes the chunks.
-        chunks: Number of chunks. It divides the KV heads of the step.
+    The number of chunks divides the KV heads of the step.
     """
     (step,) = step_problems(problem, layout)[rank]
     if step is None:
@@ -98,17 +88,7 @@ def attend(
     out: Tensor | None = None,
     lse: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """A step's output and log-sum-exp. For an empty step 0 and −∞.
-
-    Args:
-        kernel: The kernel that computes it.
-        step: The step's plan.
-        q: [Tq, Hq, D].
-        k: [Tk, Hkv, D].
-        v: [Tk, Hkv, D].
-        out: Buffer for the output, or None for a new tensor.
-        lse: Buffer for the log-sum-exp, or None for a new tensor.
-    """
+    """A step's output and log-sum-exp for q [Tq, Hq, D], k and v [Tk, Hkv, D]. For an empty step 0 and −∞."""
     if step is not None:
         return kernel.forward(q, k, v, step, out=out, lse=lse)
     return fill(out, torch.zeros_like(q)), fill(lse, nothing_seen(q))
@@ -117,12 +97,7 @@ def attend(
 def differentiate(kernel: Kernel, step: Plan | None, dout: Tensor, saved: Saved, into: Gradients) -> Gradients:
     """A step's gradients, in buffers. For an empty step 0.
 
-    Args:
-        kernel: The kernel that computes them.
-        step: The step's plan.
-        dout: [Tq, Hq, D].
-        saved: The step's q, k and v, and the out and lse of the step or of a larger softmax.
-        into: Buffers for dq, dk and dv.
+    The saved out and lse are those of the step or of a larger softmax.
     """
     dq, dk, dv = into
     if step is not None:

@@ -32,13 +32,7 @@ _Floats = NDArray[np.float64]
 
 
 def whole_documents(rows: Rows, lengths: _Ints, parts: int) -> tuple[Ranges, ...]:
-    """Short documents whole, and the longest ones spread as far as balance needs it.
-
-    Args:
-        rows: The pairs of rows.
-        lengths: The lengths of the documents, in order: [documents].
-        parts: Number of parts.
-    """
+    """Short documents whole, and the longest ones spread as far as balance needs it, given their lengths in order."""
     bounds = np.r_[0, np.cumsum(lengths)]
     pairs = rows.pairs(bounds)
     longest_first = np.argsort(-lengths, kind="stable")
@@ -57,15 +51,7 @@ def whole_documents(rows: Rows, lengths: _Ints, parts: int) -> tuple[Ranges, ...
 
 
 class _Packing:
-    """Documents to pack into parts.
-
-    Args:
-        rows: The pairs of rows.
-        bounds: The documents' bounds: [documents + 1].
-        pairs: The pairs of each document: [documents].
-        longest_first: The documents by their length, the longest first.
-        parts: Number of parts.
-    """
+    """Documents to pack into parts, given their bounds, [documents + 1], and the pairs of each."""
 
     def __init__(self, rows: Rows, bounds: _Ints, pairs: _Floats, longest_first: _Ints, parts: int) -> None:
         self._rows, self._bounds, self._pairs, self._longest_first = rows, bounds, pairs, longest_first
@@ -118,14 +104,7 @@ class _Packing:
 class _Pool:
     """The tokens of spread documents, by the pairs of their rows, from which parts take windows.
 
-    Args:
-        rows: The pairs of rows.
-        bounds: The documents' bounds.
-        spread: The spread documents, ascending.
-
-    Attributes:
-        mean: The pairs of the average row.
-        row: The pairs of the longest row.
+    The average row has `mean` pairs, and the longest `row` pairs.
     """
 
     def __init__(self, rows: Rows, bounds: _Ints, spread: _Ints) -> None:
@@ -144,11 +123,7 @@ class _Pool:
         return float(sum(self._sums[stop] - self._sums[start] for start, stop in self._left))
 
     def take(self, count: int, wish: float) -> tuple[_Ints, float]:
-        """Removes the window of so many tokens whose pairs are nearest to a wish.
-
-        Returns:
-            The tokens, and their pairs.
-        """
+        """Removes the window of so many tokens whose pairs are nearest to a wish: the tokens, and their pairs."""
         places = list(accumulate((stop - start for start, stop in self._left), initial=0))
         sums = list(accumulate((float(self._sums[b] - self._sums[a]) for a, b in self._left), initial=0.0))
 

@@ -15,8 +15,7 @@ from functools import lru_cache
 
 from longca.manifests import Layout, Problem, Transport
 from longca.manifests.schedule import Move, Phase, Schedule
-from longca_cp.overlap import chunks_around_rings, gather_chunks, ulysses_chunks
-from longca_cp.pushes import axes_with_links
+from longca_cp.overlap import axes_with_links, chunks_around_rings, gather_chunks, ulysses_chunks
 from longca_cp.schedules.gathered import Gathered
 from longca_cp.schedules.rings import (
     Ring,
@@ -35,7 +34,7 @@ __all__ = ["loongtrain", "ring_all_gather", "ring_p2p", "ulysses", "usp"]
 def ulysses(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
     """Heads exchanged, a chunk computed while the next one comes and the last one leaves, and exchanged back."""
     exchange = ExchangeSizes.of("ulysses", Sizes.of(problem), layout)
-    links = _links(layout, nccl, transport)
+    links = axes_with_links(transport, dict(layout.axis_sizes), nccl)
     pushes = "ulysses" in links
     chunks = ulysses_chunks(problem, exchange.ranks, nccl, pushes)
     return _moved(_around(problem, exchange, [(Phase(0, 1 / chunks),)] * chunks, pushes), links)
@@ -43,7 +42,7 @@ def ulysses(problem: Problem, layout: Layout, nccl: bool, transport: Transport =
 
 def ring_p2p(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
     """Keys and values go round a ring, each hop beside a step. In the backward their gradients follow a step behind."""
-    links = _links(layout, nccl, transport)
+    links = axes_with_links(transport, dict(layout.axis_sizes), nccl)
     made = Ring.of(problem, layout, nccl and "ring" not in links, Sizes.of(problem), "ring", 1)
     return _moved(_ring_of(problem, made, "ring" in links), links)
 
@@ -51,7 +50,7 @@ def ring_p2p(problem: Problem, layout: Layout, nccl: bool, transport: Transport 
 def usp(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
     """An exchange of heads around the phases of a ring of groups, which each chunk of heads goes round."""
     exchange = ExchangeSizes.of("ulysses", Sizes.of(problem), layout)
-    links = _links(layout, nccl, transport)
+    links = axes_with_links(transport, dict(layout.axis_sizes), nccl)
     pushes = "ulysses" in links
     chunks = _chunks_around_rings(problem, exchange, pushes)
     sizes = exchange.mine.in_chunks(chunks)
@@ -63,7 +62,7 @@ def usp(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Tra
 def loongtrain(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
     """An exchange of heads around the phases of a double ring, which each chunk of heads goes round."""
     exchange = ExchangeSizes.of("heads", Sizes.of(problem), layout)
-    links = _links(layout, nccl, transport)
+    links = axes_with_links(transport, dict(layout.axis_sizes), nccl)
     pushes = "heads" in links
     chunks = _chunks_around_rings(problem, exchange, pushes)
     made = Ring.of(problem, layout, nccl, exchange.mine.in_chunks(chunks), "inner", exchange.ranks)
@@ -74,7 +73,7 @@ def loongtrain(problem: Problem, layout: Layout, nccl: bool, transport: Transpor
 
 def ring_all_gather(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
     """Gathers keys and values, one chunk of heads ahead of the computation. Gradients go back a chunk behind."""
-    links = _links(layout, nccl, transport)
+    links = axes_with_links(transport, dict(layout.axis_sizes), nccl)
     pushes = "ring" in links
     sizes, gathered = Sizes.of(problem), _gathered(layout, pushes)
     chunks = gather_chunks(problem, nccl, pushes)
@@ -86,7 +85,7 @@ def ring_all_gather(problem: Problem, layout: Layout, nccl: bool, transport: Tra
     else:
         given = int(gathered.given.max()) * row
         bring = Move("all_to_all", "ring", given, gathered.sent * row, carries="k, v")
-        pack = 0 if isinstance(gathered, _PushedRows) else 2 * held + 2 * given
+        pack = 0 if pushes else 2 * held + 2 * given
     unpack = 2 * needed if gathered.reorders else 0
     phases = [Phase(moves=(bring,), touched=pack)]
     back = _sending_back(sizes, gathered, row) if problem.direction == "backward" else None
@@ -101,11 +100,6 @@ def ring_all_gather(problem: Problem, layout: Layout, nccl: bool, transport: Tra
     return _moved(tuple(phases), links)
 
 
-def _links(layout: Layout, nccl: bool, transport: Transport) -> frozenset[str]:
-    """The axes of a layout that get links."""
-    return axes_with_links(transport, dict(layout.axis_sizes), nccl)
-
-
 def _moved(schedule: Schedule, links: frozenset[str]) -> Schedule:
     """A schedule whose moves along axes with links are pushes."""
 
@@ -115,24 +109,8 @@ def _moved(schedule: Schedule, links: frozenset[str]) -> Schedule:
     return tuple(replace(phase, moves=tuple(map(moved, phase.moves))) for phase in schedule)
 
 
-class _PushedRows(Gathered):
-    """The rows that pushes move: the needed ones alone, to their places."""
-
-    @property
-    def everything(self) -> bool:
-        """No."""
-        return False
-
-    @property
-    def reorders(self) -> bool:
-        """No."""
-        return False
-
-
-@lru_cache(maxsize=4)
-def _gathered(layout: Layout, pushes: bool) -> Gathered:
-    """The latest are kept, for the other direction."""
-    return _PushedRows(layout) if pushes else Gathered(layout)
+#: The latest are kept, for the other direction.
+_gathered = lru_cache(maxsize=4)(Gathered)
 
 
 def _ring_of(problem: Problem, made: Ring, pushes: bool) -> Schedule:

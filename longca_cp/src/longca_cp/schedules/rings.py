@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from longca.manifests import Layout, Problem
 from longca.manifests.schedule import Move, Phase, Schedule
-from longca.masks import SliceMask
+from longca.manifests.step_cuts import mask_heads, step_areas
 from longca_cp.schedules.sizes import Sizes, group_tokens
-from longca_cp.schedules.whole_pairs import whole_pairs, whole_steps
 
 __all__ = [
     "Ring",
@@ -28,25 +27,15 @@ _Beside = bool | tuple[bool, ...]
 
 @dataclass(frozen=True)
 class Ring:
-    """The tensors that go round a ring, in the group that has most.
-
-    Attributes:
-        axis: The strategy's axis.
-        ranks: Ranks of the ring.
-        steps: Steps of a call, over all of its rings.
-        kv: Bytes of the keys and values that go round together.
-        wide: Ratio of the bytes of a sum's element to the bytes of an element.
-        merged: Bytes touched for merging each step's partial result except the first.
-        beside: For each step, whether keys travel beside it.
-    """
+    """The tensors that go round a ring, in the group that has most."""
 
     axis: str
     ranks: int
-    steps: int
-    kv: int
-    wide: int
-    merged: int
-    beside: tuple[_Beside, ...]
+    steps: int  # of a call, over all of its rings
+    kv: int  # bytes of the keys and values that go round together
+    wide: int  # bytes of a sum's element over those of an element
+    merged: int  # bytes touched for merging each step's partial result except the first
+    beside: tuple[_Beside, ...]  # for each step, whether keys travel beside it
 
     @classmethod
     def of(cls, problem: Problem, layout: Layout, nccl: bool, sizes: Sizes, axis: str, group: int) -> Ring:
@@ -166,14 +155,12 @@ def _beside(problem: Problem, layout: Layout, nccl: bool, steps: int) -> tuple[_
     """For each step, whether the moves run beside it, as `longca_cp.overlap.is_beside` says for its cut."""
     if problem.direction == "backward" or not nccl or steps == 1:
         return (True,) * steps
-    mask = problem.concrete_mask
-    if isinstance(mask, SliceMask):
-        q, k, _ = layout.table.table.T
-        whole = whole_pairs(mask, layout.table)[q, k]
-    else:
-        whole = whole_steps(problem, layout)
-    beside = ~whole.reshape(-1, steps)
-    return tuple(map(_same, beside.T))
+    table = layout.table
+    tokens = np.array([np.diff(array).sum() for array in table.arrays], np.int64)
+    queries, keys, heads = table.table.T
+    cells = tokens[queries] * tokens[keys] * np.array([len(each) for each in mask_heads(problem, layout)])[heads]
+    whole: NDArray[np.bool_] = (cells > 0) & (step_areas(problem, layout) == cells)
+    return tuple(map(_same, ~whole.reshape(-1, steps).T))
 
 
 def _same(of_ranks: NDArray[np.bool_]) -> _Beside:

@@ -10,31 +10,20 @@ from numpy.typing import NDArray
 from longca.manifests import Layout, Problem
 from longca.manifests.offers import DTYPE_BYTES
 from longca.manifests.schedule import Move
+from longca_cp.memory import SUMMED
 
 __all__ = ["ExchangeSizes", "Sizes", "group_tokens"]
 
 
-#: From this number of partial results on, their sum is a tensor of its own.
-_SUMMED = 3
-
-
 @dataclass(frozen=True)
 class Sizes:
-    """The dimensions of a rank's tensors.
+    """The dimensions of a rank's tensors."""
 
-    Attributes:
-        item: Bytes of an element.
-        head_dim: Elements of a head.
-        heads_q: Query heads.
-        heads_kv: KV heads.
-        copies: Whether KV heads are copied for several ranks.
-    """
-
-    item: int
+    item: int  # bytes of an element
     head_dim: int
     heads_q: int
     heads_kv: int
-    copies: bool = False
+    copies: bool = False  # whether KV heads are copied for several ranks
 
     @classmethod
     def of(cls, problem: Problem) -> Sizes:
@@ -62,7 +51,7 @@ class Sizes:
 
     def merging(self, parts: int, size: int) -> int:
         """Bytes read and written to merge or add up so many results of a size, as `longca.parallel.merge` does."""
-        if parts < _SUMMED:
+        if parts < SUMMED:
             return 3 * size if parts == 2 else 0
         passes = (parts - 1) // 2
         totals = 2 * passes * self.wide  # written once and read once each
@@ -71,17 +60,11 @@ class Sizes:
 
 @dataclass(frozen=True, eq=False)
 class ExchangeSizes:
-    """The bytes that an exchange of heads moves and touches.
-
-    Attributes:
-        axis: The strategy's axis.
-        mine: A rank's tensors by heads.
-        tokens: Tokens of each rank: [groups, ranks of a group].
-    """
+    """The bytes that an exchange of heads along an axis moves and touches."""
 
     axis: str
-    mine: Sizes
-    tokens: NDArray[np.int64]
+    mine: Sizes  # of a rank's heads
+    tokens: NDArray[np.int64]  # of each rank: [groups, ranks of a group]
 
     @classmethod
     def of(cls, axis: str, sizes: Sizes, layout: Layout) -> ExchangeSizes:

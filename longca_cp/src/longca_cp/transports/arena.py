@@ -59,10 +59,7 @@ def place_bytes(shape: Sequence[int], dtype: torch.dtype) -> int:
 class Place:
     """A part of the arena that holds one tensor on each rank.
 
-    Attributes:
-        window: The arena's window.
-        begin: The first byte.
-        views: The window's tensors so far. Calls ask for the same ones, and a lookup is faster than a view.
+    It keeps the window's tensors so far. Calls ask for the same ones, and a lookup is faster than a view.
     """
 
     window: Window
@@ -83,12 +80,7 @@ class Place:
 class Arena:
     """The shared window of a link. All ranks make it together.
 
-    Attributes:
-        window: The window of the latest call.
-        taken: Bytes that the places of the latest call take so far. A call may take known places by raising it.
-
-    Args:
-        link: The link.
+    `taken` counts the bytes of the places of the latest call so far. A call may take known places by raising it.
     """
 
     def __init__(self, link: Link) -> None:
@@ -101,14 +93,10 @@ class Arena:
     window: Window | None
 
     def begin(self, nbytes: int) -> None:
-        """Begins a call: all lines of work come after what the current stream was given. All ranks begin it together.
+        """Begins a call whose places take so many bytes in all, the same on all ranks, which begin it together.
 
-        Args:
-            nbytes: The sum of `place_bytes` of the call's places, the same on all ranks.
-
-        Raises:
-            WindowMemoryError: The window does not fit on some rank. The arena is empty then.
-            PeerError: A peer has failed.
+        All lines of work come after what the current stream was given. A window that does not fit on some rank leaves
+        the arena empty.
         """
         link = self._link
         if self.window is None or nbytes > self.window.mine.numel():
@@ -139,12 +127,7 @@ class Arena:
     def send(self, moves: Callable[[int], Moves], *, early: bool = False) -> Arrival:
         """Sends this rank's parts of each peer's tensors. All ranks send the same number of times.
 
-        Args:
-            moves: From a peer's place on the axis to views of its tensors, and the parts for them.
-            early: Whether the parts were complete when the call began. See `Link.send`.
-
-        Returns:
-            The function that waits until all peers have pushed their parts.
+        It returns the function that waits until all peers have pushed their parts. See `Link.send` for `early`.
         """
         link = self._link
         self._sent += 1

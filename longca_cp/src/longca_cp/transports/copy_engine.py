@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,9 +31,8 @@ from longca_cp.transports.cuda_driver import Driver
 from longca_cp.transports.host_memory import check_all_fit
 from longca_cp.transports.link import Line, Link, Slots, Window
 from longca_cp.transports.strided import strided_copies
-from longca_cp.transports.watch import Awaited, Watch
 
-__all__ = ["CopyEngineLink"]
+__all__ = ["Awaited", "CopyEngineLink", "Watch"]
 
 T = TypeVar("T")
 
@@ -43,31 +44,78 @@ _REGISTER = 1 | 2
 _FILL, _FILLS = 0.2, 24
 #: A byte of which NaN consists.
 _NAN = 255
+#: Seconds between two looks at the posts that streams wait for.
+_LOOK = 0.2
 _NO_MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
 
 
 @dataclass(frozen=True, eq=False)
 class _SymmetricWindow(Window):
-    """A window that keeps its peers' memory mapped.
-
-    Attributes:
-        handle: The symmetric memory.
-    """
+    """A window that keeps its peers' memory mapped, by its handle of symmetric memory."""
 
     handle: object
 
 
-class CopyEngineLink(Link):
-    """The link of GPUs. See `Link`.
+@dataclass(frozen=True)
+class Awaited:
+    """A post that a stream waits for. The fields are those of `Link.expect`, with the awaited count."""
 
-    Args:
-        group: As for `Link`.
-        device: This rank's GPU. Each rank has another one.
-        deadline: As for `Link`.
+    index: int
+    slot: int
+    count: int
+    what: str
 
-    Raises:
-        LongCAError: The driver lacks a call.
+
+class Watch:
+    """The posts that a link's streams wait for, in the order of the program, and the thread that looks at them.
+
+    A stream waits without a deadline of its own. Posts count from the end of the wait before, so that work of the
+    streams does not count. `lock` is held while the thread looks, and while a wait is added.
     """
+
+    def __init__(self, link: CopyEngineLink) -> None:
+        self.lock = threading.Condition()
+        self._pending: deque[Awaited] = deque()
+        self._stopped, self._since = threading.Event(), time.monotonic()
+        weakref.finalize(link, self.stop)
+        thread = threading.Thread(target=self._work, args=(weakref.ref(link),), name="longca-link", daemon=True)
+        thread.start()
+
+    def add(self, awaited: Awaited) -> None:
+        """Adds a wait. The caller holds the lock."""
+        if not self._pending:
+            self._since = time.monotonic()
+        self._pending.append(awaited)
+        self.lock.notify_all()
+
+    def stop(self) -> None:
+        """Ends the thread."""
+        self._stopped.set()
+        with self.lock:
+            self.lock.notify_all()
+
+    def _work(self, found: weakref.ref[CopyEngineLink]) -> None:
+        while not self._stopped.wait(_LOOK):
+            with self.lock:
+                self.lock.wait_for(lambda: self._pending or self._stopped.is_set())
+                if (link := found()) is not None:
+                    self._look(link)
+                    del link
+
+    def _look(self, link: CopyEngineLink) -> None:
+        while self._pending and link.has_come(self._pending[0]):
+            self._pending.popleft()
+            self._since = time.monotonic()
+        if not self._pending:
+            return
+        first = self._pending[0]
+        if time.monotonic() - self._since > link.deadline:
+            link.give_up(first, list(self._pending))
+            self._pending.clear()
+
+
+class CopyEngineLink(Link):
+    """The link of GPUs, of which each rank has another one. See `Link`."""
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device, deadline: float | None = None) -> None:
         super().__init__(group, device, deadline)
@@ -104,11 +152,7 @@ class CopyEngineLink(Link):
         return window
 
     def restart(self, slots: Slots, most: int) -> None:
-        """See `Link.restart`.
-
-        Raises:
-            UnsupportedError: A CUDA graph is captured. Its replays would not wait for peers.
-        """
+        """See `Link.restart`. It refuses to capture a CUDA graph, whose replays would not wait for peers."""
         if torch.cuda.is_current_stream_capturing():
             raise UnsupportedError(
                 "a CUDA graph cannot hold a call by the copy engine, because the host counts its posts; give "
@@ -215,10 +259,8 @@ class CopyEngineLink(Link):
             self._counters.arrived[self.index][each.index, each.slot] = each.count
 
     def _filled(self, turn: int) -> bool:
-        """Whether a stream has filled all windows with NaN. It may share a queue of the device with one that waits.
-
-        Args:
-            turn: Number of the try. Each takes another stream.
+        """Whether a stream has filled all windows with NaN. It may share a queue of the device with one that waits, so
+        each try takes another stream.
         """
         stream = torch.cuda.Stream(self.device, priority=-(turn % 2))
         with torch.cuda.device(self.device), torch.cuda.stream(stream):

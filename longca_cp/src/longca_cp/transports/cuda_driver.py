@@ -49,14 +49,7 @@ class _Copy2D(ctypes.Structure):
 
 
 class Driver:
-    """The driver's calls for one device.
-
-    Args:
-        device: A CUDA device.
-
-    Raises:
-        LongCAError: The driver is missing or too old.
-    """
+    """The driver's calls for one CUDA device. A missing or old driver raises a `LongCAError`."""
 
     def __init__(self, device: torch.device) -> None:
         try:
@@ -84,13 +77,8 @@ class Driver:
         weakref.finalize(self, destroy, self._moment).atexit = False
 
     def copy(self, copies: Sequence[Copy], into: int, source: int, stream: int) -> None:
-        """Copies between addresses that this device reaches, in the order of a stream.
-
-        Args:
-            copies: The copies.
-            into: The address from which their targets count.
-            source: The address from which their sources count.
-            stream: The stream's handle.
+        """Copies between addresses that this device reaches, in the order of a stream. Copies count from the two
+        addresses.
         """
         with self._current():
             for copy in copies:

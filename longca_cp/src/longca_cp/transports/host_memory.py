@@ -36,16 +36,11 @@ def everyones(group: dist.ProcessGroup, value: T) -> list[T]:
 
 
 def check_all_fit(group: dist.ProcessGroup, nbytes: int, failed: str | None, because: str = "it does not fit") -> None:
-    """Checks that every rank of a group has its memory.
-
-    Args:
-        group: The group.
-        nbytes: Bytes that each rank asked for.
-        failed: The reason why this rank did not get them, or None.
-        because: The common reason, for the message.
+    """Checks that every rank of a group has its memory of so many bytes. `failed` says why this rank has not, or is
+    None.
 
     Raises:
-        WindowMemoryError: Some rank did not. All ranks raise it with the reasons.
+        WindowMemoryError: Some rank has not. All ranks raise it with the reasons.
     """
     ranks = dist.get_process_group_ranks(group)
     reasons = [f"rank {ranks[i]}: {said}" for i, said in enumerate(everyones(group, failed)) if said]
@@ -81,11 +76,7 @@ def everyones_memory(group: dist.ProcessGroup, nbytes: int) -> list[Tensor]:
 
 
 def _check_free(nbytes: int) -> None:
-    """Checks that a host has so much memory to give.
-
-    Raises:
-        OSError: It has less.
-    """
+    """Raises an OSError if a host has less memory to give."""
     with open("/proc/meminfo", encoding="ascii") as file:
         free = next((1024 * int(line.split()[1]) for line in file if line.startswith("MemAvailable:")), nbytes)
     if nbytes > free:

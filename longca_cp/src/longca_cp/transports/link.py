@@ -16,6 +16,7 @@ would be right with every push and post done at once, in the order of the progra
 from __future__ import annotations
 
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -30,10 +31,10 @@ from torch import Tensor
 
 from longca.errors import LongCAError
 from longca.parallel.pushes import Push, is_watched, pushing, tell, tell_window
-from longca_cp.transports.counters import MOST_SLOTS, Counters, Slots
+from longca_cp.transports.host_memory import everyones, everyones_memory
 from longca_cp.transports.strided import copy_words
 
-__all__ = ["Line", "Link", "Moves", "PeerError", "Slots", "Window"]
+__all__ = ["MOST_SLOTS", "Line", "Link", "Moves", "PeerError", "Slots", "Window"]
 
 #: Pairs of tensors of equal shapes and dtypes: where rows go, and the rows. Both may be strided.
 Moves = Iterable[tuple[Tensor, Tensor]]
@@ -55,15 +56,10 @@ class PeerError(LongCAError):
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """A buffer of each rank of a link. All have one shape and dtype.
+    """A buffer of each rank of a link, which this process can write into. All have one shape and dtype."""
 
-    Attributes:
-        buffers: The buffers of all ranks, by their places on the axis. This process can write into each of them.
-        index: The place of this process.
-    """
-
-    buffers: tuple[Tensor, ...]
-    index: int
+    buffers: tuple[Tensor, ...]  # by the ranks' places on the axis
+    index: int  # the place of this process
 
     @property
     def mine(self) -> Tensor:
@@ -75,19 +71,84 @@ class Window:
         return self.buffers[index]
 
 
+#: Slots of one link that its plans may hold at a time.
+MOST_SLOTS = 4096
+
+
+@dataclass(eq=False)
+class Slots:
+    """Some slots of a link, for as long as this object lives. Their numbers are the same on all ranks."""
+
+    first: int
+    count: int
+    level: int = 0  # the count of posts from which the present call counts
+
+    @property
+    def part(self) -> slice:
+        """Their place among all slots."""
+        return slice(self.first, self.first + self.count)
+
+    def __getitem__(self, at: int) -> int:
+        return range(self.first, self.first + self.count)[at]
+
+
+class Counters:
+    """The posts that ranks of a link make to each other, counted for each slot in memory that all ranks share.
+
+    A rank counts its posts to each peer, and the posts that it has awaited from each. A post writes its count to the
+    peer's memory. A wait ends when the count there is at least the awaited one. All ranks make the counters together.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group, self._index, columns = group, group.rank(), MOST_SLOTS + 2
+        memory = everyones_memory(group, 8 * group.size() * columns)
+        self.arrived = [each.view(torch.int64).view(group.size(), columns).numpy() for each in memory]
+        #: Posts to each peer, and posts that were awaited from it, by this process: [peer, slot].
+        self._posted, self._awaited = (np.zeros((group.size(), MOST_SLOTS), np.int64) for _ in "pa")
+        self._given: weakref.WeakSet[Slots] = weakref.WeakSet()
+
+    def slots(self, count: int) -> Slots:
+        """See `Link.slots`."""
+        taken = np.zeros(MOST_SLOTS, bool)
+        for given in self._given:
+            taken[given.part] = True
+        taken = np.logical_or.reduce([np.unpackbits(said) for said in everyones(self._group, np.packbits(taken))])
+        used = np.cumsum(taken, dtype=np.int64)
+        free = used[count - 1 :] - np.concatenate([[0], used[: len(used) - count]]) == 0
+        if not free.any():
+            raise LongCAError(f"a plan asks for {count} slots, and {int((~taken).sum())} of {MOST_SLOTS} are free")
+        slots = Slots(int(free.argmax()), count)
+        # Posts to earlier owners may still be on their way, so counting goes on from the most that any rank has posted.
+        slots.level = max(everyones(self._group, int(self._posted[:, slots.part].max(initial=0))))
+        self.restart(slots, 0)
+        self._given.add(slots)
+        return slots
+
+    def restart(self, slots: Slots, most: int) -> None:
+        """See `Link.restart`."""
+        slots.level += most
+        self._posted[:, slots.part] = self._awaited[:, slots.part] = slots.level
+
+    def post(self, index: int, slot: int) -> int:
+        """Counts a post to a peer."""
+        self._posted[index, slot] += 1
+        return int(self._posted[index, slot])
+
+    def expect(self, index: int, slot: int) -> int:
+        """Counts an awaited post of a peer."""
+        self._awaited[index, slot] += 1
+        return int(self._awaited[index, slot])
+
+    def missing(self, index: int, slot: int, count: int) -> bool:
+        """Whether a peer has not posted as often as awaited."""
+        return int(self.arrived[self._index][index, slot]) < count
+
+
 class Link(ABC):
     """The ranks of one axis with mutual access to memory. All ranks make it together.
 
-    Args:
-        group: The process group of the axis. All its ranks are on one host.
-        device: The device of the windows.
-        deadline: Seconds to wait for a post. None for the timeout of the process group.
-
-    Attributes:
-        size: Number of ranks.
-        index: This process's place among them.
-        device: The device of the windows.
-        deadline: Seconds to wait for a post.
+    All ranks of the group are on one host. The deadline is the seconds to wait for a post, by default the timeout of
+    the process group.
     """
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device, deadline: float | None = None) -> None:
@@ -100,9 +161,8 @@ class Link(ABC):
         self._rounds = 0
 
     def window(self, shape: Sequence[int], dtype: torch.dtype) -> Window:
-        """A new window. All ranks call it together, with equal shapes. Its memory is freed with the object.
-
-        The contents are undefined.
+        """A new window of undefined contents. All ranks call it together, with equal shapes. Its memory is freed with
+        the object.
 
         Raises:
             WindowMemoryError: It does not fit on some rank. All ranks raise it, and keep nothing.
@@ -115,34 +175,22 @@ class Link(ABC):
     def slots(self, count: int) -> Slots:
         """Slots that no other living `Slots` object has, the same on all ranks. All ranks call it together.
 
-        The slots are free again when their `Slots` objects are gone on all ranks.
-
-        Raises:
-            LongCAError: So many slots are not free.
+        The slots are free again when their `Slots` objects are gone on all ranks. A `LongCAError` says that too few are
+        free.
         """
         return self._counters.slots(count)
 
     def restart(self, slots: Slots, most: int) -> None:
         """Begins a call anew: forgets posts of earlier calls that nobody has awaited, as after an error in a call.
 
-        Pushes and posts come after everything that the current stream was given so far. All ranks begin the same calls.
-
-        Args:
-            slots: The slots of the call.
-            most: The most posts of one slot to one peer in any call.
+        Pushes and posts come after everything that the current stream was given so far. All ranks begin the same calls,
+        and post a slot to one peer `most` times at most.
         """
         self._counters.restart(slots, most)
         self._follow()
 
     def numbers(self, value: int) -> list[int]:
-        """A number of each rank, in the order of ranks. The host waits for all ranks, and no stream does.
-
-        Args:
-            value: This rank's number, from 0 on and below 2³¹.
-
-        Raises:
-            PeerError: A peer did not call it within the deadline.
-        """
+        """A number of each rank, 0 ≤ n < 2³¹, by their order. The host waits for all ranks, and no stream does."""
         self._check()
         self._rounds += 1
         # A peer is one round ahead at most. So the two columns take turns.
@@ -159,19 +207,12 @@ class Link(ABC):
         return [int(each) & (1 << 31) - 1 for each in mine]
 
     def send(self, index: int, moves: Moves, slot: int, *, early: bool = False) -> None:
-        """Begins to copy tensors into a peer's window, and posts a slot after them.
+        """Begins to copy tensors into a peer's window, and posts a slot after them. Copies of few long runs are
+        fastest.
 
         The sources must not change before the current stream has waited for `joined`. The link holds them until then.
-
-        Args:
-            index: The peer's place on the axis. It may be this rank's own.
-            moves: Views of `Window.of(index)`, and the tensors for them. Copies of few long runs are fastest.
-            slot: One of `slots`.
-            early: Whether the sources were complete at `restart`. The copies then need not wait for the kernels that
-                the current stream was given since, and begin beside them.
-
-        Raises:
-            PeerError: The link has failed before.
+        Sources that were complete at `restart` are `early`: the copies need not wait for the kernels that the current
+        stream was given since, and begin beside them.
         """
         self._check()
         moves = [(into, source) for into, source in moves if into.numel()]
@@ -197,13 +238,7 @@ class Link(ABC):
     def post(self, index: int, slot: int, *, early: bool = False) -> None:
         """Tells a peer that a slot is ready, after everything sent to it so far and what the current stream was given.
 
-        Args:
-            index: The peer's place on the axis. It may be this rank's own.
-            slot: One of `slots`.
-            early: Whether it was ready at `restart`, as for `send`.
-
-        Raises:
-            PeerError: The link has failed before.
+        A slot that was ready at `restart` is `early`, as for `send`.
         """
         self._check()
         if not early:
@@ -213,14 +248,8 @@ class Link(ABC):
     def expect(self, index: int, slot: int, what: str = "rows", *, holds: Line = Line.KERNELS) -> None:
         """Makes a line of work wait until a peer has posted a slot once more. On a CPU the host waits.
 
-        Args:
-            index: The peer's place on the axis. It may be this rank's own.
-            slot: One of `slots`.
-            what: The awaited thing, for the message.
-            holds: The line that waits.
-
-        Raises:
-            PeerError: The peer did not post within the deadline. With CUDA, a later call on the link raises it.
+        A peer that does not post within the deadline makes it raise `PeerError`. With CUDA, a later call on the link
+        raises it.
         """
         self._check()
         self._expect(index, slot, self._counters.expect(index, slot), what, holds)

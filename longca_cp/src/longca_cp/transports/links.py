@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from longca.errors import LongCAError, UnsupportedError
 from longca.manifests.strategy import Transport
-from longca_cp.pushes import LINKED_RANKS, takes_link
+from longca_cp.overlap import LINKED_RANKS, takes_link
 from longca_cp.transports.copy_engine import CopyEngineLink
 from longca_cp.transports.host_memory import everyones
 from longca_cp.transports.link import Link
@@ -38,12 +38,7 @@ _SHARED_GPU = "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"
 
 @dataclass(frozen=True)
 class Lack:
-    """The reason why the ranks of an axis have no link.
-
-    Attributes:
-        reason: The reason, as the end of a sentence.
-        hosts: Whether the ranks are on several hosts, where no link can be.
-    """
+    """Why the ranks of an axis have no link, as the end of a sentence, and whether they are on several hosts."""
 
     reason: str
     hosts: bool = False
@@ -54,13 +49,8 @@ def links_of(
 ) -> dict[str, Link | None]:
     """The link of each axis, or None where collectives move its tensors. All ranks of the mesh call it together.
 
-    Each axis has its own choice. The reason for collectives is logged once.
-
-    Args:
-        groups: The process group of each axis.
-        device: This process's device.
-        transport: The transport that was asked for. `auto` takes a link where `takes_link` says so and the ranks reach
-            each other's memory. `copy_engine` takes one on each axis within a host.
+    `auto` takes a link where `takes_link` says so and the ranks reach each other's memory. `copy_engine` takes one on
+    each axis within a host. The reason for collectives is logged once.
 
     Raises:
         UnsupportedError: `copy_engine` was asked for, and the ranks of an axis cannot reach each other's memory within
@@ -90,12 +80,7 @@ def links_of(
 
 
 def link_of(group: dist.ProcessGroup, device: torch.device) -> Link | Lack:
-    """The link of a group, or the reason why there is none. All ranks of the group call it together.
-
-    Args:
-        group: The process group of one axis, of several ranks.
-        device: This process's device.
-    """
+    """The link of several ranks of one axis, or the reason why there is none. All of them call it together."""
     known = _LINKS.setdefault(group, _Links())
     link = known.get(device)
     if all(everyones(group, link is not None)):
@@ -137,19 +122,12 @@ def lack_of(group: dist.ProcessGroup, device: torch.device) -> Lack | None:
 
 @dataclass(frozen=True)
 class _Facts:
-    """The facts about a rank's machine.
+    """The facts about a rank's machine."""
 
-    Attributes:
-        host: The host, until it boots again.
-        lack: The reason why this rank can have no links, or an empty text.
-        device: The id of its device.
-        visible: Ids of the devices that this process sees, with whether its device reaches their memory.
-    """
-
-    host: str
-    lack: str = ""
-    device: str = ""
-    visible: tuple[tuple[str, bool], ...] = ()
+    host: str  # until it boots again
+    lack: str = ""  # why this rank can have no links, or an empty text
+    device: str = ""  # the id of its device
+    visible: tuple[tuple[str, bool], ...] = ()  # ids of visible devices, and whether its device reaches their memory
 
     @classmethod
     def of(cls, device: torch.device) -> _Facts:

@@ -13,7 +13,6 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 
 import torch
@@ -29,26 +28,12 @@ __all__ = ["SharedMemoryLink"]
 _SOON, _LATER = 2e-5, 1e-3
 
 
-@dataclass(frozen=True)
-class _Task:
-    """Work for the thread.
-
-    Attributes:
-        run: Does it.
-        is_post: Whether it comes after all earlier work for the same peer.
-    """
-
-    run: Callable[[], object]
-    is_post: bool
+#: Work for the thread, and whether it comes after all earlier work for the same peer, as a post does.
+_Task = tuple[Callable[[], object], bool]
 
 
 class _Pusher:
-    """The thread of a link, which does tasks for each peer.
-
-    Args:
-        peers: Number of peers.
-        seed: Draws the order of tasks.
-    """
+    """The thread of a link, which does tasks for each peer in an order that a seed draws."""
 
     def __init__(self, peers: int, seed: int) -> None:
         self._tasks: list[deque[_Task]] = [deque() for _ in range(peers)]
@@ -80,7 +65,7 @@ class _Pusher:
         while (task := self._next()) is not None:
             try:
                 with torch.no_grad():
-                    task.run()
+                    task[0]()
             except Exception as error:
                 self.failure = error
                 self.stop()
@@ -97,7 +82,7 @@ class _Pusher:
             peer = self._random.choice(self._came)
             self._came.remove(peer)
             tasks = self._tasks[peer]
-            until_post = next((at for at, task in enumerate(tasks) if task.is_post), len(tasks))
+            until_post = next((at for at, (_, is_post) in enumerate(tasks) if is_post), len(tasks))
             at = self._random.randrange(max(until_post, 1))
             task = tasks[at]
             del tasks[at]
@@ -107,10 +92,7 @@ class _Pusher:
 class SharedMemoryLink(Link):
     """The link of CPUs. See `Link`.
 
-    Args:
-        group: As for `Link`.
-        deadline: As for `Link`.
-        seed: Draws an order of pushes that the contract allows. None for the environment's LONGCA_PUSH_SEED, or else 0.
+    A seed draws an order of pushes that the contract allows. None takes the environment's LONGCA_PUSH_SEED, or else 0.
     """
 
     def __init__(self, group: dist.ProcessGroup, deadline: float | None = None, seed: int | None = None) -> None:
@@ -133,11 +115,11 @@ class SharedMemoryLink(Link):
         """The host has done everything."""
 
     def _push(self, index: int, into: Tensor, source: Tensor) -> None:
-        self._pusher.add(index, _Task(lambda: into.copy_(source), is_post=False))
+        self._pusher.add(index, (lambda: into.copy_(source), False))
 
     def _post(self, index: int, slot: int, count: int) -> None:
         counts, mine = self._counters.arrived[index], self.index
-        self._pusher.add(index, _Task(lambda: counts.__setitem__((mine, slot), count), is_post=True))
+        self._pusher.add(index, (lambda: counts.__setitem__((mine, slot), count), True))
 
     def _expect(self, index: int, slot: int, count: int, what: str, holds: Line) -> None:
         begin, pause = time.monotonic(), _SOON

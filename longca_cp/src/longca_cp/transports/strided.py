@@ -23,15 +23,8 @@ _WORD = torch.complex128
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy of `height` rows of `width` bytes.
-
-    Attributes:
-        into: The first byte to write, counted from the first element of the target.
-        into_pitch: Bytes from row to row there.
-        source: The first byte to read, counted from the first element of the source.
-        source_pitch: Bytes from row to row there.
-        width: Bytes of a row.
-        height: Number of rows.
+    """A copy of `height` rows of `width` bytes. `into` and `source` count bytes from the first elements of the two
+    tensors.
     """
 
     into: int
@@ -97,12 +90,8 @@ def _has_words(shape: Ints, into: Ints, source: Ints, size: int) -> bool:
 class View:
     """A view of tensors of one shape and strides, which is found once and then made in one step for each call.
 
-    The host launches a short call's kernels in less time than a chain of slices takes.
-
-    Attributes:
-        size: Its shape.
-        stride: Its strides, in elements.
-        offset: Its first element, counted from the tensor's first.
+    The host launches a short call's kernels in less time than a chain of slices takes. Strides and the offset from the
+    tensor's first element are in elements.
     """
 
     size: Ints
