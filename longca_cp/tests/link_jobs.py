@@ -2,10 +2,8 @@
 
 import gc
 import mmap
-import os
 import random
 import resource
-import signal
 import threading
 import time
 from contextlib import contextmanager
@@ -17,7 +15,6 @@ import torch.distributed as dist
 from jobs import attend, errors, inputs, mask_of, mesh_of, problem_of, rank_of, said
 
 import longca
-from longca.errors import LongCAError
 from longca.manifests import Transport
 from longca.parallel.pushes import window_bytes
 from longca_builtin.naive import Naive
@@ -92,17 +89,6 @@ def slots_of_many_plans(size):
     return found, again[0], again.count, said(lambda: link.slots(1))
 
 
-def numbers_of_ranks(size):
-    """The numbers that ranks tell each other in many rounds, and the places where they differ from the told ones."""
-    link, order = SharedMemoryLink(dist.group.WORLD, deadline=60), random.Random(dist.get_rank())
-    wrong = []
-    for turn in range(60):
-        time.sleep(order.random() / 2000)
-        if link.numbers(turn * 10 + link.index) != [turn * 10 + rank for rank in range(size)]:
-            wrong.append(turn)
-    return wrong
-
-
 def links_of_meshes(size):
     """Which axes have links, by the transport, whether strategies share them, and the results of two halves."""
     mesh = mesh_of((("outer", 1), ("inner", size // 2), ("heads", 2)))
@@ -140,12 +126,12 @@ def lacking(lacks):
         return links.Lack(*by_group[group]) if by_group[group] else lack_of(group, torch.device("cpu"))
 
     asked, said_of, make = links.links_of, [], links._make
+    links._say_collectives.cache_clear()
     with (
         mock.patch.object(exchange, "links_of", links_of),
         mock.patch.object(links, "lack_of", found),
         mock.patch.object(links, "_make", lambda group, device: make(group, torch.device("cpu"))),
         mock.patch.object(links, "_log") as log,
-        mock.patch.object(links, "_LOGGED", set()),
         mock.patch.object(links, "_LINKS", {}),
     ):
         yield said_of
@@ -333,29 +319,3 @@ def until_threads_are(count):
 def link_threads():
     """Threads of links."""
     return sum(thread.name == "longca-link" for thread in threading.enumerate())
-
-
-def dying(rank, strategy, sizes, seconds):
-    """What a rank says when rank 1 is killed in the middle of a push of a call, and after how many seconds."""
-    mask, given, mesh = mask_of("full", 64, ()), inputs(64, (12, 12), "float32"), mesh_of(sizes)
-    about = {"strategy": strategy, "mesh": mesh, "kernel": "naive", "placement": "contiguous"}
-    layout = longca.layout(mask, heads=(12, 12), head_dim=8, dtype="float32", **about)
-    mine, pushed = [layout.shard(x, rank) for x in given], []
-    in_trials = sum(ranks for _, ranks in sizes if ranks > 1)
-
-    def push(link, index, into, source):
-        pushed.append(index)
-        if len(pushed) == in_trials + 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-        into.copy_(source)
-
-    began = time.monotonic()
-    with mock.patch("longca_cp.transports.link._timeout", return_value=seconds):
-        if rank == 1:
-            with mock.patch.object(SharedMemoryLink, "_push", push):
-                attend(mask, mine, transport="copy_engine", **about)
-        try:
-            attend(mask, mine, transport="copy_engine", **about)
-        except LongCAError as error:
-            return type(error).__name__, str(error), time.monotonic() - began
-    return None

@@ -71,22 +71,3 @@ def placed_ahead(size, strategy):
             made += is_early * (arranged.call_count - before)
             handle.wait()
     return made, shards, arranged.call_count
-
-
-def prefetched_together(size):
-    """Results beside a side thread that plans while this thread communicates, of ranks that wait differently."""
-    mesh, given = mesh_of((("ring", size),)), inputs(40, (4, 2), "float64")
-    rank, worst = mesh.get_rank(), 0.0
-    about = {"strategy": "auto", "mesh": mesh, "kernel": "naive"}
-    asked = {"heads": (4, 2), "head_dim": 8, "dtype": "float64"}
-    drawn = [masks.build("causal_document", 40, documents=[n, 40 - n]) for n in range(3, 13)]
-    ahead = longca.prefetch(drawn[0], **asked, **about)
-    for n, mask in enumerate(drawn):
-        if rank == n % size:
-            ahead.wait()
-        if n + 1 < len(drawn):
-            ahead = longca.prefetch(drawn[n + 1], **asked, **about)
-        layout = longca.layout(mask, **asked, **about)
-        mine = attend(mask, [layout.shard(x, rank) for x in given], **about)
-        worst = max(worst, *errors(mine, attend(mask, given), layout, rank))
-    return worst

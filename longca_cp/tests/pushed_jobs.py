@@ -4,14 +4,13 @@ import weakref
 from unittest import mock
 
 import torch
-import torch.distributed as dist
 from jobs import attend, errors, inputs, mask_of, mesh_of, problem_of, rank_of
 
 import longca
 from longca import masks
 from longca.manifests import Transport
 from longca_builtin.naive import Naive
-from longca_cp import exchange, inbox, pushed_gather, runs
+from longca_cp import exchange, inbox, runs
 from longca_cp.transports.shared_memory import SharedMemoryLink
 
 
@@ -111,20 +110,6 @@ def living_inbox(size):
         del first
     second = inbox.Request(axis.link, "rows of a test", 8, torch.float32, 1).inbox
     return known() is not second
-
-
-def windows_of_a_stream(size, needed):
-    """The lengths of windows that gathers of masks ask for whose ranks need one row more each time, and the error."""
-    mesh, given, rank = mesh_of((("ring", size),)), inputs(40, (4, 2), "float64"), dist.get_rank()
-    about = {"strategy": "ring_all_gather", "mesh": mesh, "kernel": "naive", "placement": "contiguous"}
-    worst = 0.0
-    with mock.patch.object(pushed_gather, "Request", side_effect=inbox.Request) as asked:
-        for window in needed:
-            mask = masks.build("causal_sliding_window", 40, window=window)
-            layout = longca.layout(mask, heads=(4, 2), head_dim=8, dtype="float64", **about)
-            mine = attend(mask, [layout.shard(x, rank) for x in given], transport="copy_engine", **about)
-            worst = max(worst, *errors(mine, attend(mask, given), layout, rank))
-    return len({call.args[1:3] for call in asked.call_args_list}), worst
 
 
 def order_of_pushes(strategy, sizes, kind, heads):

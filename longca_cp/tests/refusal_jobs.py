@@ -3,7 +3,6 @@
 from functools import partial
 
 import torch
-import torch.distributed as dist
 from jobs import attend, errors, inputs, mask_of, mesh_of, said
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -22,12 +21,10 @@ def refusals(size):
         "no mesh": {"mesh": None},
         "no strategy": {"strategy": None},
         "strategy": {"strategy": "ring"},
-        "strategy, no mesh": {"strategy": "uliss", "mesh": None},
         "placement": {"placement": "zig_zag"},
         "kernel": {"kernel": "naiv"},
         "axes": {"strategy": "usp"},
         "sizes for a mesh": {"mesh": {"ring": size}},
-        "group for a mesh": {"mesh": dist.group.WORLD},
     }
     found = {name: said(lambda m=more: longca.attention(*qkv, mask, **{**about, **m})) for name, more in wrong.items()}
     found["shard"] = said(lambda: longca.attention(*(x[1:] for x in qkv), mask, **about))
@@ -57,20 +54,6 @@ def others_layouts(size):
         call = {"strategy": "ring_all_gather", "mesh": mesh, "placement": layout, "kernel": "naive"}
         found[name] = said(lambda c=call, x=qkv: longca.attention(*x, causal, **c))
     return found
-
-
-def asked_by_one_rank(size):
-    """Whether all ranks still agree when one of them has asked for many layouts by itself."""
-    mask, mesh = masks.build("causal", 40), mesh_of((("ring", size),))
-    about = {"strategy": "ring_p2p", "kernel": "naive"}
-    given = {"heads": (4, 2), "head_dim": 8, "dtype": "float64"}
-    layout = longca.layout(mask, mesh=mesh, **about, **given)
-    if mesh.get_rank() == 0:
-        for tokens in range(10, 80):
-            other = masks.build("causal", tokens)
-            longca.layout(other, mesh={"ring": 4}, device=Device("cpu"), **about, **given)
-    mine = [layout.shard(x, mesh.get_rank()) for x in inputs(40, (4, 2), "float64")]
-    return list(attend(mask, mine, mesh=mesh, **about)[0].shape)
 
 
 def outside(_size):
@@ -139,18 +122,3 @@ def known_masks_in_another_order(size):
     told = [said(partial(call, mask)) for mask in turns]
     again = max(errors(attend(known[0], mine, **about), attend(known[0], given), layout, rank))
     return told, again
-
-
-def call_of_one_rank(seconds):
-    """What the first rank is told if it makes a mask anew while the others reuse theirs."""
-    mesh, rank = mesh_of((("ring", 2),)), dist.get_rank()
-    store = dist.distributed_c10d._get_default_store()
-    before, asked = store.timeout, {"strategy": "ring_p2p", "mesh": mesh, "kernel": "naive", "placement": "contiguous"}
-    store.set_timeout(seconds)
-    try:
-        mask = masks.build("causal", 40)
-        qkv = [x[20 * rank : 20 * rank + 20] for x in inputs(40, (4, 2), "float64")[:3]]
-        longca.attention(*qkv, mask, **asked)
-        return said(lambda: longca.attention(*qkv, masks.build("causal", 40), **asked)) if rank == 0 else None
-    finally:
-        store.set_timeout(before)

@@ -1,11 +1,9 @@
 """The jobs of results: out, lse and gradients of strategies beside those of one process."""
 
-import tempfile
 import warnings
 from unittest import mock
 
 import torch
-import torch.distributed as dist
 from jobs import NAMES, attend, directly, errors, expected, inputs, mask_of, mesh_of, rank_of
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -64,27 +62,6 @@ def own_error(kind, seqlen, factors, heads, dtype):
         expected(kind, seqlen, factors, heads, dtype, dtype), expected(kind, seqlen, factors, heads, dtype), strict=True
     )
     return dict(zip(NAMES, [(a.double() - b).nan_to_num().abs().max().item() for a, b in pairs], strict=True))
-
-
-def again(size):
-    """The largest errors in a world, and in one that was made after that was destroyed, with an equal mesh."""
-    mask, given, found = mask_of("causal", 40, ()), inputs(40, (4, 2), "float64"), []
-    with tempfile.TemporaryDirectory() as folder:
-        said = [folder]
-        dist.broadcast_object_list(said)  # all ranks meet in the first one's
-        for turn in range(2):
-            mesh = init_device_mesh("cpu", (size,), mesh_dim_names=("ring",))
-            about = {"strategy": "ring_p2p", "mesh": mesh, "kernel": "naive", "placement": "zigzag"}
-            layout = longca.layout(mask, heads=(4, 2), head_dim=8, dtype="float64", **about)
-            rank = mesh.get_rank()
-            mine = attend(mask, [layout.shard(x, rank) for x in given], **about)
-            found.append(max(errors(mine, attend(mask, given), layout, rank)))
-            dist.barrier()
-            if turn == 0:
-                dist.destroy_process_group()
-                store = dist.FileStore(f"{said[0]}/store", size)
-                dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    return found
 
 
 def reused(size):

@@ -1,7 +1,5 @@
 """Ranks of a gloo world whose calls differ: all are told, no data move, and the next call is right."""
 
-from datetime import timedelta
-
 from .test_strategies import EXACT, sizes
 
 #: What the last rank's call differs in, and what the ranks are told of it.
@@ -53,11 +51,3 @@ def test_ranks_that_reuse_masks_in_another_order_are_told(world):
         assert "no rank has moved data in this call" in message
         assert "calls before: " in message
         assert error < EXACT
-
-
-@sizes(2)
-def test_a_rank_that_is_alone_with_a_new_call_ends(world):
-    found, _ = world.run("call_of_one_rank", timedelta(seconds=1))
-    assert found[0] == "RequestError"
-    assert "rank 1 made no new call on this mesh within 1 s, while rank 0 waited" in found[1]
-    world.end()  # the ranks are out of step

@@ -69,28 +69,6 @@ def test_without_evidence_there_is_an_order(heads, strategy, caplog):
     assert ": the first valid strategy. It is not ranked by evidence: no measurement on " in record.getMessage()
 
 
-@pytest.mark.parametrize(
-    ("gpu", "capability"), [(DEVICES["h100"], "the same"), (Device("cuda", (9, 1), None, "New GPU"), "another")]
-)
-def test_a_gpu_without_evidence_goes_by_the_most_similar_one(gpu, capability, caplog):
-    caplog.set_level(logging.INFO, "longca")
-    mask = masks.build("full", 65536)
-    found = lay_out(mask, device=gpu)
-    assert found.strategy != "ulysses", "the first valid strategy"
-    (record,) = caplog.records
-    assert f"from evidence measured on NVIDIA H200, which has {capability} compute capability" in record.getMessage()
-    known = lay_out(mask)
-    assert (found.strategy, found.placement) == (known.strategy, known.placement)
-
-
-def test_strategies_are_not_ranked_over_several_hosts(monkeypatch, caplog):
-    caplog.set_level(logging.INFO, "longca")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert lay_out().strategy == "ulysses"
-    (record,) = caplog.records
-    assert "the ranks are of several hosts, and nothing says how these are linked" in record.getMessage()
-
-
 def test_a_placement_may_be_named():
     layout = lay_out(device=CPU, placement="zigzag")
     assert layout.strategy == "ring_all_gather", "ulysses has no such placement"

@@ -60,14 +60,6 @@ def test_query_blocks_and_key_blocks_of_other_sizes_meet_at_common_bounds():
         place("contiguous", mask, 4)
 
 
-def test_a_short_last_block_alone_keeps_the_size_of_the_masks_blocks():
-    mask = masks.build("uniform_block_sparse", 70, block=32, kept=1.0)
-    last = place("contiguous", mask, 3)[2]
-    assert last == ((64, 70),)
-    assert mask.cut(last, last).block_size == 32
-    assert mask.cut([(64, 69)], [(64, 69)]).block_size == 5
-
-
 @given(block_masks(), st.data())
 def test_the_keys_that_are_gathered_are_the_kept_blocks(mask, data):
     bounds = unit_bounds(mask).tolist()

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from longca_cp.exchange import Order
-from longca_cp.head_exchange import put_together, take_apart
-from longca_cp.heads import each
+from longca_cp.heads import each, put_together, take_apart
 
 from .test_strategies import sizes
 

@@ -1,13 +1,9 @@
 """Links of CPUs: windows, pushes, posts and their order, who gets a link, and what is left when one is gone."""
 
 import ctypes
-import json
 import mmap
 import os
 import re
-import subprocess
-import sys
-from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -50,11 +46,6 @@ def test_slots_are_alike_on_all_ranks_and_free_again_when_nobody_has_them(world)
         assert found == [0, 3, 5, 0]
         assert (first, count) == (0, 4096)
         assert refusal == ("LongCAError", "a plan asks for 1 slots, and 0 of 4096 are free")
-
-
-@worlds_of(4)
-def test_ranks_tell_each_other_numbers(world):
-    assert world.run("numbers_of_ranks", world.size) == [[]] * world.size
 
 
 @worlds_of(4)
@@ -157,35 +148,6 @@ def test_nothing_is_left_when_plans_and_strategies_are_gone(world):
     assert [name for name in sorted(os.listdir("/dev/shm")) if name not in before and "longca" in name] == []
 
 
-@pytest.mark.parametrize(
-    ("strategy", "sizes"),
-    [
-        ("loongtrain", [("outer", 2), ("inner", 1), ("heads", 2)]),
-        pytest.param("ring_all_gather", [("ring", 3)], marks=pytest.mark.exhaustive),
-    ],
-)
-def test_a_rank_killed_in_the_middle_of_a_push_is_named(strategy, sizes):
-    """A rank that shares no axis with it names the rank that it waits for."""
-    before, count = set(os.listdir("/dev/shm")), prod(size for _, size in sizes)
-    run = subprocess.run(
-        [sys.executable, str(KILLED), strategy, json.dumps(sizes)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "LONGCA_PLUGINS": "cp", "GLOO_SOCKET_IFNAME": "lo"},
-    )
-    assert run.returncode == 0, run.stderr
-    told = [line.split("\t") for line in run.stdout.splitlines()]
-    assert sorted(int(rank) for rank, *_ in told) == [rank for rank in range(count) if rank != 1]
-    assert sum("The process of rank 1 has ended, hangs" in text for _, _, text, _ in told) >= count // 2
-    for _, kind, text, seconds in told:
-        assert kind == "PeerError"
-        assert "which did not come" in text
-        assert float(seconds) < 25
-    assert not {name for name in set(os.listdir("/dev/shm")) - before if "longca" in name}
-
-
 # Strided copies
 
 
@@ -223,10 +185,3 @@ def do(copies, into, source):
         for row in range(copy.height):
             to, of_row = copy.into + row * copy.into_pitch, copy.source + row * copy.source_pitch
             ctypes.memmove(into.data_ptr() + to, source.data_ptr() + of_row, copy.width)
-
-
-@pytest.mark.parametrize("heads", [slice(2, 5), slice(1, 7, 2)])
-def test_a_contiguous_source_and_a_strided_target(heads):
-    into, source = torch.zeros(6, 8, 32)[:, heads], torch.randn(6, 3, 32)
-    do(strided_copies(into, source), into, source)
-    assert torch.equal(into, source)

@@ -4,7 +4,6 @@ import weakref
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from itertools import combinations
 from math import prod
 from types import SimpleNamespace
@@ -26,7 +25,6 @@ from longca_advice.evidence import shipped
 from longca_advice.memory import KernelMemory, gradient_bytes, rank_bytes, tensor_bytes
 from longca_cp import exchange, overlap
 from longca_cp.memory import _PEAKS, Share, kept_bytes, peak_bytes
-from longca_cp.transports.arena import Arena
 from longca_cp.transports.link import Link, Slots, Window
 
 HEAD_DIM, SEQLEN = 128, 384
@@ -147,17 +145,6 @@ class Still(Link):
     restart = copy = post = expect = _follow = _push = _post = _expect = nothing
 
 
-def test_a_larger_window_frees_what_was_made_of_the_one_before():
-    with world(2):
-        arena = Arena(Still(dist.group.WORLD, []))
-        arena.begin(256)
-        made = weakref.ref(arena.once("views", lambda: arena.window.mine[:16]))
-        arena.begin(256)
-        assert made() is arena.once("views", lambda: None)
-        arena.begin(512)
-        assert made() is None
-
-
 @contextmanager
 def no_links():
     yield []
@@ -254,17 +241,6 @@ def test_the_formula_has_room_for_parts_of_whole_blocks(strategy, axis_sizes, di
     peak, _ = allocated(strategy, axis_sizes, problem)
     lse = (SEQLEN // prod(axis_sizes.values()) + 80) * 16 * 4
     assert peak <= peak_bytes(strategy, problem, axis_sizes) + LSES * lse
-
-
-@pytest.mark.parametrize(("strategy", "axis_sizes"), [each for each in MESHES if 2 in each[1].values()], ids=str)
-def test_manifests_name_the_formulas(strategy, axis_sizes):
-    problem, nccl = problem_of((16, 4)), True
-    module, _, name = registry().strategy(strategy).memory.partition(":")
-    stated = getattr(import_module(module), name)(problem, axis_sizes, nccl)
-    backward = replace(problem, direction="backward")
-    assert stated.forward == peak_bytes(strategy, problem, axis_sizes, nccl)
-    assert stated.backward == peak_bytes(strategy, backward, axis_sizes, nccl)
-    assert stated.kept == kept_bytes(strategy, problem, axis_sizes)
 
 
 def test_a_rank_takes_its_tensors_and_what_the_strategy_allocates():

@@ -34,11 +34,6 @@ def test_strategies_of_several_axes_and_block_sparse_masks_are_planned_ahead(wor
             assert error <= EXACT
 
 
-@sizes(2)
-def test_ranks_that_wait_differently_agree_all_the_same(world):
-    assert max(world.run("prefetched_together", 2)) <= EXACT
-
-
 @pytest.mark.parametrize("strategy", ["ulysses", "ring_p2p", "auto"])
 @sizes(2)
 def test_a_layout_of_several_masks_finds_their_placement(world, strategy):

@@ -122,11 +122,3 @@ def test_plans_share_inboxes_that_are_long_enough_and_live_on_all_ranks(world):
     asked = [(100, 1), (80, 1), (100, 3), (60, 2), (120, 1), (120, 1), (0, 2), (5, 0)]
     assert world.run("inboxes", 2, asked) == [[0, 0, 2, 2, 4, 4, None, None]] * 2
     assert world.run("living_inbox", 2) == [True, True]
-
-
-@sizes(2)
-def test_masks_that_need_other_rows_at_each_step_share_windows(world):
-    # Rank 1 needs 21 to 39 of 40 rows, in steps of 5, and returns 1 to 19 of 20, in steps of 3.
-    for lengths, error in world.run("windows_of_a_stream", 2, range(1, 20)):
-        assert lengths == 4 + 7
-        assert error <= EXACT

@@ -1,7 +1,5 @@
 """recommend for the five strategies: choices on some devices, refusals by name, and output."""
 
-import ast
-import inspect
 import subprocess
 import sys
 
@@ -98,27 +96,3 @@ def test_several_hosts_with_a_network_are_ranked_and_their_links_unverified():
     slower = ask(ranks=4, per_node=1, network="1Gb")
     assert slower.best.seconds.total > found.best.seconds.total
     assert any("waits" in note and "for links between hosts of 0 GB/s" in note for note in slower.notes)
-
-
-def test_memory_below_the_tensors_says_how_many_devices_would_do():
-    found = ask(masks.build("causal", 65536), ranks=8, memory="1200MB")
-    assert (found.choices, found.best) == ((), None)
-    (refused,) = found.refused
-    assert (refused.kernel, refused.strategy) == (None, None)
-    assert refused.advice == "Take up to 24576 tokens, or at least 22 devices"
-
-
-def test_the_lines_to_paste_are_of_the_signature():
-    taken = inspect.signature(longca.attention)
-    for choice in ask(ranks=4).choices:
-        compile(choice.call, "call", "exec")
-        *_, last = ast.parse(choice.call).body
-        named = {each.arg: ast.unparse(each.value) for each in last.value.keywords}
-        bound = taken.bind(*last.value.args, **named)
-        assert list(bound.arguments) == ["q", "k", "v", "mask", *named]
-        assert named == {
-            "kernel": repr(choice.kernel),
-            "strategy": repr(choice.strategy),
-            "mesh": "mesh",
-            "placement": repr(choice.placement),
-        }

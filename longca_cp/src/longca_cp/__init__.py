@@ -7,8 +7,7 @@ from longca.manifests import StrategyManifest, Transport
 
 __all__ = ["LOONGTRAIN", "RING_ALL_GATHER", "RING_P2P", "ULYSSES", "USP", "provide_cp_strategy"]
 
-#: The placements of strategies with a ring: the members of `longca_cp.placement.Placement`, which a listing does not
-#: import.
+#: The placements of strategies with a ring: those of `longca_cp.placement`, which a listing does not import.
 _ALL = ("contiguous", "zigzag", "zigzag_document", "balanced", "whole_documents")
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
-__all__ = ["chunk_of", "each", "heads_of"]
+__all__ = ["chunk_of", "each", "heads_of", "put_chunk", "put_together", "take_apart"]
 
 
 def each(heads: int, ranks: int) -> int:
@@ -21,3 +24,33 @@ def heads_of(x: Tensor, rank: int, ranks: int, chunks: int = 1) -> Tensor:
     """One rank's heads in chunks: the view [chunks, T, heads of a chunk, D] of [T, H, D]."""
     first = rank * x.shape[1] // ranks
     return x[:, first : first + each(x.shape[1], ranks)].unflatten(1, (chunks, -1)).transpose(0, 1)
+
+
+def take_apart(x: Tensor, ranks: int) -> Tensor:
+    """Every rank's heads: [ranks, T, H / ranks, D] of [T, H, D]. It is a view, unless several ranks have one head."""
+    heads = x.shape[1]
+    if heads < ranks:
+        x = x.repeat_interleave(ranks // heads, dim=1)
+    return x.unflatten(1, (ranks, -1)).transpose(0, 1)
+
+
+def put_together(parts: Tensor, into: Tensor, chunk: slice) -> None:
+    """Puts some heads that come back from every rank, [ranks, T, chunk, D], into their place in [T, H, D].
+
+    `chunk` is their place among a rank's heads.
+    """
+    ranks, heads = parts.shape[0], into.shape[1]
+    if heads < ranks:
+        wide = torch.promote_types(parts.dtype, torch.float32)
+        copies = parts.unflatten(0, (heads, -1))[:, :, :, 0]  # [H, ranks / H, T, D]
+        into.copy_(copies.sum(1, dtype=wide).transpose(0, 1))
+    else:
+        into.unflatten(1, (ranks, -1)).transpose(0, 1)[:, :, chunk].copy_(parts)
+
+
+def put_chunk(received: Tensor, into: Sequence[Tensor], ranks: int, chunk: int, chunks: int) -> None:
+    """Puts a chunk of every rank's heads, [ranks, Tl, some heads, D], into the buffers."""
+    sizes = [each(x.shape[1], ranks) for x in into]
+    parts = received.split([size // chunks for size in sizes], dim=2)
+    for part, x, size in zip(parts, into, sizes, strict=True):
+        put_together(part, x, chunk_of(size, chunk, chunks))

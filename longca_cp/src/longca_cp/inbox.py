@@ -19,8 +19,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
-from operator import and_
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -33,10 +32,9 @@ __all__ = ["Inbox", "Request"]
 #: The most posts of a slot to one peer in a call.
 _MOST_POSTS = 32
 
-#: The latest inboxes of each link, and their number. All ranks count alike.
-_LATEST = 30
-_INBOXES: weakref.WeakKeyDictionary[Link, weakref.WeakValueDictionary[int, Inbox]] = weakref.WeakKeyDictionary()
-_MADE: weakref.WeakKeyDictionary[Link, int] = weakref.WeakKeyDictionary()
+#: The latest inbox of each link for what arrives, its dtype and a number of slots.
+_Inboxes = weakref.WeakValueDictionary[tuple[str, torch.dtype, int], "Inbox"]
+_INBOXES: weakref.WeakKeyDictionary[Link, _Inboxes] = weakref.WeakKeyDictionary()
 
 
 @dataclass(eq=False)
@@ -57,16 +55,12 @@ class Request:
         """
         if not self.uses or not self.length:
             return None
-        living = _INBOXES.setdefault(self.link, weakref.WeakValueDictionary())
-        made, slots = _MADE.get(self.link, 0), min(SLOTS, self.uses)
-        mine = [at for at, box in living.items() if at >= made - _LATEST and box.takes(self, slots)]
+        latest, slots = _INBOXES.setdefault(self.link, _Inboxes()), min(SLOTS, self.uses)
+        box = latest.get((self.what, self.dtype, slots))
+        fits = box is not None and box.length >= self.length
         # Garbage is collected at different times, so ranks take an inbox that lives on all of them.
-        said = self.link.numbers(sum(1 << at % _LATEST for at in mine))
-        shared = reduce(and_, said)
-        if fitting := [at for at in mine if shared >> at % _LATEST & 1]:
-            return living[min(fitting)]
-        box = Inbox(self, slots)
-        _MADE[self.link], living[made] = made + 1, box
+        if not all(self.link.numbers(int(fits))):
+            box = latest[self.what, self.dtype, slots] = Inbox(self, slots)
         return box
 
 
@@ -80,11 +74,10 @@ class Inbox:
         self._sources: Sequence[Sequence[int]] = ()
         self._free_uses = 0  # of this rank's own inbox
 
-    def takes(self, request: Request, slots: int) -> bool:
-        """Whether it has as many slots for the same thing, each long enough."""
-        mine = self._window.mine
-        same = (self._what, mine.dtype, self._slots) == (request.what, request.dtype, slots)
-        return same and mine.shape[1] >= request.length
+    @property
+    def length(self) -> int:
+        """Elements of a slot."""
+        return self._window.mine.shape[1]
 
     def begin(self, sources: Sequence[Sequence[int]]) -> None:
         """Begins a call, given the ranks that write in each of this rank's uses: [uses][ranks]."""

@@ -24,9 +24,8 @@ from longca.manifests.step_cuts import step_areas
 from longca_cp.exchange import Axis, Transfer, shift
 from longca_cp.inbox import Inbox, Request
 from longca_cp.pushed_ring import PushedGradients, PushedKeys, Turns
-from longca_cp.transports.link import Link
 
-__all__ = ["GradientRing", "KVRing", "RingTransport", "Round", "ring_transport", "shown_steps"]
+__all__ = ["GradientRing", "KVRing", "RingTransport", "Round", "shown_steps"]
 
 
 class KVRing:
@@ -166,69 +165,43 @@ def shown_steps(problem: Problem, layout: Layout) -> NDArray[np.bool_]:
     return step_areas(problem, layout).reshape(layout.world_size, -1) > 0
 
 
-class ByCollectives:
-    """Keys and values, and the sums of their gradients, passed on from rank to rank by collectives."""
+class RingTransport:
+    """The way of one ring of a plan, which makes the ring of each call. The first call that pushes makes inboxes.
 
-    def __init__(self, axis: Axis, rounds: Sequence[Round], longest: int) -> None:
-        self._axis, self._rounds, self._longest = axis, rounds, longest
-
-    def keys(self, k: Tensor, v: Tensor, turn: int = 0) -> KVRing:
-        """A time round of this rank's keys and values: [T, H, D]."""
-        return KVRing(self._axis, self._rounds[turn].tokens, k, v, self._longest)
-
-    def gradients(self, k: Tensor, v: Tensor, turn: int = 0) -> GradientRing:
-        """A time round with gradients."""
-        return GradientRing(self._axis, self._rounds[turn].tokens, k, v, self._longest)
-
-
-class ByPushes:
-    """Keys and values, and parts of their gradients, pushed into inboxes. The first call makes these.
-
-    `length` counts the elements of the keys and values of the longest member. A ring of one rank has no link.
+    A ring of one rank takes the way of pushes, and has no inbox. Buffers have room for the longest member's tokens. The
+    parts of gradients may be sums already (`wide`), which travel in float32 (float64 for float64).
     """
 
     def __init__(
-        self, axis: Axis, link: Link | None, rounds: Sequence[Round], length: int, dtype: torch.dtype, part: torch.dtype
+        self, axis: Axis, problem: Problem, heads_kv: int, rounds: Sequence[Round], *, longest: int, wide: bool = False
     ) -> None:
-        self._axis, self._rounds, self._length = axis, rounds, length
-        self._there = [Turns.of_keys(axis, each.shown) for each in rounds]
-        self._back = [Turns.of_gradients(axis, each.shown) for each in rounds]
-        self._keys = self._parts = None
-        if link is not None:
-            self._keys = Request(link, "keys and values", length, dtype, _most(self._there))
-            self._parts = Request(link, "gradients", length, part, _most(self._back))
+        self._axis, self._rounds, self._longest = axis, rounds, longest
+        self._pushes, self._keys, self._parts = axis.link is not None or axis.size == 1, None, None
+        if self._pushes:
+            self._there = [Turns.of_keys(axis, each.shown) for each in rounds]
+            self._back = [Turns.of_gradients(axis, each.shown) for each in rounds]
+            self._length, dtype = 2 * longest * heads_kv * problem.head_dim, getattr(torch, problem.dtype)
+        if axis.link is not None:
+            part = torch.promote_types(dtype, torch.float32) if wide else dtype
+            most = (max(each.most for each in turns) for turns in (self._there, self._back))
+            self._keys = Request(axis.link, "keys and values", self._length, dtype, next(most))
+            self._parts = Request(axis.link, "gradients", self._length, part, next(most))
 
-    def keys(self, k: Tensor, v: Tensor, turn: int = 0) -> PushedKeys:
+    def keys(self, k: Tensor, v: Tensor, turn: int = 0) -> KVRing | PushedKeys:
         """A time round of this rank's keys and values: [T, H, D]."""
-        return PushedKeys(self._axis, _inbox(self._keys), self._there[turn], self._rounds[turn].tokens, k, v)
+        tokens = self._rounds[turn].tokens
+        if not self._pushes:
+            return KVRing(self._axis, tokens, k, v, self._longest)
+        return PushedKeys(self._axis, _inbox(self._keys), self._there[turn], tokens, k, v)
 
-    def gradients(self, k: Tensor, v: Tensor, turn: int = 0) -> PushedGradients:
+    def gradients(self, k: Tensor, v: Tensor, turn: int = 0) -> GradientRing | PushedGradients:
         """A time round with gradients."""
+        tokens = self._rounds[turn].tokens
+        if not self._pushes:
+            return GradientRing(self._axis, tokens, k, v, self._longest)
         boxes, turns = (_inbox(self._keys), _inbox(self._parts)), (self._there[turn], self._back[turn])
-        return PushedGradients(self._axis, boxes, turns, self._rounds[turn].tokens, k, v, self._length)
-
-
-RingTransport = ByCollectives | ByPushes
-
-
-def ring_transport(
-    axis: Axis, problem: Problem, heads_kv: int, rounds: Sequence[Round], *, longest: int, wide: bool = False
-) -> RingTransport:
-    """The way of one ring of a plan, whose buffers have room for the longest member's tokens.
-
-    The parts of gradients may be sums already (`wide`), which travel in float32 (float64 for float64).
-    """
-    if axis.link is None and axis.size > 1:
-        return ByCollectives(axis, rounds, longest)
-    dtype = getattr(torch, problem.dtype)
-    part = torch.promote_types(dtype, torch.float32) if wide else dtype
-    return ByPushes(axis, axis.link, rounds, 2 * longest * heads_kv * problem.head_dim, dtype, part)
+        return PushedGradients(self._axis, boxes, turns, tokens, k, v, self._length)
 
 
 def _inbox(request: Request | None) -> Inbox | None:
     return None if request is None else request.inbox
-
-
-def _most(rounds: Sequence[Turns]) -> int:
-    """The most pushes that arrive at any member in any round."""
-    return max(each.most for each in rounds)

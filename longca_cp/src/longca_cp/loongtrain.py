@@ -25,8 +25,8 @@ from longca.kernels.base import Kernel, torch_device
 from longca.manifests import Layout, Problem, Transport
 from longca.parallel.merge import Accumulator, Sum
 from longca_cp.exchange import axes_of
-from longca_cp.head_exchange import HeadExchange
-from longca_cp.kv_ring import RingTransport, Round, ring_transport, shown_steps
+from longca_cp.head_exchange import HeadExchange, head_exchange
+from longca_cp.kv_ring import RingTransport, Round, shown_steps
 from longca_cp.overlap import chunks_around_rings, is_beside
 from longca_cp.step_plans import Gradients, Saved, StepPlans, differentiate, plan_steps
 from longca_cp.ulysses import backward_by_heads, forward_by_heads
@@ -64,7 +64,7 @@ class LoongTrain:
         chunks = chunks_around_rings(problem, size, groups, self._heads.link is not None)
         steps = plan_steps(problem, layout, self._rank, kernel, chunks)
         first = self._rank - self._rank % size
-        exchange = HeadExchange(self._heads, layout, range(first, first + size), torch_device(problem.device))
+        exchange = head_exchange(self._heads, layout, range(first, first + size), torch_device(problem.device))
         outer, inner = self._ways(problem, layout, chunks)
         return LoongTrainPlan(problem, layout, self._rank, kernel, steps, outer, inner, exchange, chunks)
 
@@ -81,8 +81,8 @@ class LoongTrain:
         sources = [self._outer.source(window) for window in range(windows)]
         rounds = [Round(tokens[at].tolist(), shown[self._outer.index, :, w]) for w, at in enumerate(sources)]
         heads, longest = len(range(*layout.steps[self._rank][0].heads_kv)) // chunks, int(tokens.max())
-        outer = ring_transport(self._outer, problem, heads, once, longest=longest, wide=True)
-        return outer, ring_transport(self._inner, problem, heads, rounds, longest=longest)
+        outer = RingTransport(self._outer, problem, heads, once, longest=longest, wide=True)
+        return outer, RingTransport(self._inner, problem, heads, rounds, longest=longest)
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, plan: LoongTrainPlan, *, kept: list[Tensor] | None = None

@@ -4,13 +4,12 @@ A part is one rank of a ring, or the group of ranks that share a place on it. Pa
 one more. If there are fewer tokens than parts, some parts hold none. Positions are global. Ranges ascend, and
 neighbouring ranges are joined.
 
-To add a placement, write its function, add a member to `Placement`, and name it in `longca_cp`.
+To add a placement, write its function, add it to `PLACEMENTS`, and name it in `longca_cp`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 from itertools import pairwise
 
 import numpy as np
@@ -26,7 +25,7 @@ from longca_cp.ranges import even_bounds, union
 from longca_cp.rows import Rows
 from longca_cp.whole_documents import whole_documents
 
-__all__ = ["Placement", "document_lengths", "place"]
+__all__ = ["PLACEMENTS", "document_lengths", "place"]
 
 _Ints = NDArray[np.int64]
 
@@ -51,29 +50,19 @@ def _whole_documents(rows: Rows, parts: int) -> tuple[Ranges, ...]:
     return whole_documents(rows, _common_documents(rows), parts)
 
 
-class Placement(StrEnum):
-    """The ways to place tokens on parts. `auto` takes the first one of several that are equally fast."""
-
-    meaning: str  # the tokens of a part, in words
-    deal: _Deal
-
-    def __new__(cls, name: str, meaning: str, deal: _Deal) -> Placement:
-        """A member, which is its name."""
-        member = str.__new__(cls, name)
-        member._value_, member.meaning, member.deal = name, meaning, deal
-        return member
-
-    CONTIGUOUS = "contiguous", "one stretch of tokens, which gives the simplest masks", _contiguous
+#: The ways to place tokens on parts. `auto` takes the first one of several that are equally fast.
+PLACEMENTS: dict[str, _Deal] = {
+    # One stretch of tokens, which gives the simplest masks.
+    "contiguous": _contiguous,
+    # The r-th stretch of 2n from either end, for causal masks, or that within each document.
     # Source: zhuzilin/ring-flash-attention, and Llama 3 (arXiv 2407.21783, section 3.3.2).
-    ZIGZAG = "zigzag", "the r-th stretch of 2n from either end, for causal masks", _zigzag
-    ZIGZAG_DOCUMENT = "zigzag_document", "zigzag within each document, for causal masks of documents", _zigzag_document
-    BALANCED = "balanced", "equally many visible pairs, in few stretches or short chunks, for any mask", balanced
-    # As Megatron-LM's dynamic context parallelism, with equal parts.
-    WHOLE_DOCUMENTS = (
-        "whole_documents",
-        "short documents whole on a part, and only the longest spread",
-        _whole_documents,
-    )
+    "zigzag": _zigzag,
+    "zigzag_document": _zigzag_document,
+    # Equally many visible pairs, in few stretches or short chunks, for any mask.
+    "balanced": balanced,
+    # Short documents whole on a part, as in Megatron-LM's dynamic context parallelism, with equal parts.
+    "whole_documents": _whole_documents,
+}
 
 
 def _zigzag_within(lengths: _Ints, parts: int) -> tuple[Ranges, ...]:
@@ -102,8 +91,8 @@ def place(kind: str, mask: Mask, parts: int) -> tuple[Ranges, ...]:
         UnsupportedError: A mask has no documents, for a placement of documents. Block-sparse masks have fewer blocks
             in common than parts.
     """
-    if kind not in tuple(Placement):
-        raise UnknownNameError("placement", kind, Placement)
+    if kind not in PLACEMENTS:
+        raise UnknownNameError("placement", kind, PLACEMENTS)
     if parts < 1:
         raise RequestError(f"tokens were to be placed on {parts} parts; give at least 1")
     weighed = kind.weighed if isinstance(kind, SharedPlacement) else ((mask, 1.0),)
@@ -114,7 +103,7 @@ def place(kind: str, mask: Mask, parts: int) -> tuple[Ranges, ...]:
 def _dealt(kind: str, weighed: Sequence[tuple[Mask, float]], parts: int) -> tuple[Ranges, ...]:
     if any(isinstance(one, BlockSparseMask) for one, _ in weighed):
         return place_blocks(kind, weighed, parts)
-    return Placement(kind).deal(Rows(weighed), parts)  # type: ignore[call-arg]
+    return PLACEMENTS[kind](Rows(weighed), parts)
 
 
 #: The latest answers.

@@ -19,20 +19,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from longca_cp.exchange import Axis, Order
-from longca_cp.heads import each, heads_of
+from longca_cp.exchange import Arrival, Axis, Order
+from longca_cp.heads import each, heads_of, put_chunk
 from longca_cp.transports.arena import Arena, Place, arena_of, place_bytes
 from longca_cp.transports.link import Link
 from longca_cp.transports.strided import View, copy_words, shape_key
 
-__all__ = ["PushedHeads", "Wait"]
+__all__ = ["PushedHeads"]
 
 #: The most ranges of one rank's tokens that are pushed one by one. A push takes the host some microseconds, and putting
 #: 64 MiB in order takes an H200 some ten.
 MOST_RANGES = 16
 
-#: Gives tensors later.
-Wait = Callable[[], tuple[Tensor, ...]]
 #: Rows of a rank that lie one after another among the group's: (first row of the rank, last + 1, first of the group).
 _Range = tuple[int, int, int]
 #: A view of the window, the number of a tensor, and the view of it that goes there.
@@ -65,7 +63,9 @@ class _ToTokens:
 
 
 class PushedHeads:
-    """The exchange within one group of ranks with a link, given the positions of each member's tokens, in its order."""
+    """The exchange within one group of ranks with a link. It has the methods of `head_exchange.HeadsByCollectives`."""
+
+    pushes = True
 
     def __init__(self, axis: Axis, link: Link, held: Sequence[NDArray[np.int64]], order: Order) -> None:
         self._axis, self._link, self._order = axis, link, order
@@ -80,7 +80,7 @@ class PushedHeads:
         self._arena: Arena | None = None
         self._number = next(_NUMBERS)
 
-    def begin(self, coming: Sequence[Tensor], leaving: Sequence[Tensor], chunks: int) -> None:
+    def begin(self, coming: Sequence[Tensor], leaving: Sequence[Tensor], chunks: int = 1) -> None:
         """Begins a call, given tensors [Tl, H, D] of the shapes that go to heads once, and of those that come back
         once.
         """
@@ -90,12 +90,10 @@ class PushedHeads:
         there = sum(place_bytes(self._heads_shape(x, chunks), x.dtype) for x in coming)
         self._arena.begin(there + chunks * sum(place_bytes(*every) for every in back))
 
-    def to_heads(self, tensors: Sequence[Tensor], chunks: int) -> Callable[[int], Wait]:
-        """Prepares to push every rank its heads of this rank's tokens, [Tl, H, D], which were complete when the call
-        began.
+    def to_heads(self, tensors: Sequence[Tensor], chunks: int = 1) -> Callable[[int], Arrival[tuple[Tensor, ...]]]:
+        """Prepares to push every rank its heads of this rank's tokens, which were complete when the call began.
 
-        It returns the function that pushes a chunk of a rank's heads. This returns the function that waits for this
-        rank's heads of the group's tokens in ascending order: [T, heads of a chunk, D]. They are views of the window.
+        Heads that arrive are views of the window.
         """
         assert self._arena is not None, "a call has begun"
         arena, begin = self._arena, self._arena.taken
@@ -103,7 +101,7 @@ class PushedHeads:
         way = arena.once(key, lambda: self._to_heads(tensors, chunks))
         arena.taken = begin + way.nbytes
 
-        def send(chunk: int) -> Wait:
+        def send(chunk: int) -> Arrival[tuple[Tensor, ...]]:
             pushes = way.pushes[chunk]
             wait = arena.send(lambda rank: [(into, view(tensors[at])) for into, at, view in pushes[rank]], early=True)
             if chunk == 0:
@@ -114,7 +112,7 @@ class PushedHeads:
                 heads = way.arrived[chunk]
                 return heads if self._in_order else tuple(map(self._order.ascending, heads))
 
-            return arrived
+            return Arrival(arrived)
 
         return send
 
@@ -150,38 +148,38 @@ class PushedHeads:
         return copies
 
     def to_tokens(
-        self, results: Sequence[Tensor], into: Sequence[Sequence[Tensor]], chunk: int, chunks: int
+        self, results: Sequence[tuple[Tensor, Sequence[Tensor]]], chunk: int = 0, chunks: int = 1
     ) -> Callable[[], None]:
-        """Pushes every rank its tokens of this rank's heads, in ascending order: [T, some heads, D].
+        """Pushes every rank its tokens of this rank's heads.
 
-        Each of them goes into tensors [Tl, H, D] of all heads, whose heads lie side by side in it. It returns the
-        function that puts this rank's own heads in place, waits for those of its peers, and puts them in place.
+        The returned function puts this rank's own heads in place, waits for those of its peers, and puts them in place.
         """
+        if min(x.shape[1] for _, into in results for x in into) < self._axis.size:
+            return self._to_sums(results, chunk, chunks)
+        into = [some for _, some in results]
         targets = [x for some in into for x in some]
-        results, way, wait = self._send_back(results, into, targets, chunk, chunks)
+        tensors, way, wait = self._send_back([heads for heads, _ in results], into, targets, chunk, chunks)
 
         def arrived() -> None:
             for (there, put), (here, take) in way.own:
-                copy_words(put(targets[there]), take(results[here]))
+                copy_words(put(targets[there]), take(tensors[here]))
             wait("outputs or gradients")
             for (there, put), came in way.peers:
                 copy_words(put(targets[there]), came)
 
         return arrived
 
-    def to_sums(self, heads: Tensor) -> Wait:
-        """Pushes every rank its tokens of this rank's heads, [T, some heads, D], where several ranks have the same
-        head.
+    def _to_sums(
+        self, results: Sequence[tuple[Tensor, Sequence[Tensor]]], chunk: int, chunks: int
+    ) -> Callable[[], None]:
+        """The same where several ranks have one KV head, so that there are gradients of one chunk."""
+        ((heads, into),), mine = results, self._axis.index
+        tensors, way, wait = self._send_back([heads], [[]], [], 0, 1)
+        self._link.copy((there, view(tensors[at])) for there, at, view in way.pushes[mine])
 
-        It returns the function that waits for the heads of this rank's tokens that each rank has. They are a view of
-        the window: [ranks, Tl, some heads, D].
-        """
-        mine, (results, way, wait) = self._axis.index, self._send_back([heads], [[]], [], 0, 1)
-        self._link.copy((into, view(results[at])) for into, at, view in way.pushes[mine])
-
-        def arrived() -> tuple[Tensor, ...]:
+        def arrived() -> None:
             wait("outputs or gradients")
-            return way.arrived
+            put_chunk(way.arrived[0], into, self._axis.size, chunk, chunks)
 
         return arrived
 

@@ -18,7 +18,7 @@ from longca.kernels.base import Kernel
 from longca.manifests import Layout, Problem, Transport
 from longca.parallel.merge import Accumulator, Sum
 from longca_cp.exchange import Axis, axes_of
-from longca_cp.kv_ring import RingTransport, Round, ring_transport, shown_steps
+from longca_cp.kv_ring import RingTransport, Round, shown_steps
 from longca_cp.overlap import is_beside
 from longca_cp.step_plans import Gradients, Saved, StepPlans, plan_steps
 
@@ -76,7 +76,7 @@ class RingP2P:
         steps = plan_steps(problem, layout, self._rank, kernel)
         tokens = [layout.shard_size(rank) for rank in range(self._axis.size)]
         rounds = [Round(tokens, shown_steps(problem, layout))]
-        ring = ring_transport(self._axis, problem, problem.num_heads_kv, rounds, longest=max(tokens))
+        ring = RingTransport(self._axis, problem, problem.num_heads_kv, rounds, longest=max(tokens))
         return RingPlan(problem, layout, self._rank, kernel, steps, ring)
 
     def forward(

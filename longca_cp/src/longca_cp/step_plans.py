@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -24,29 +23,19 @@ Gradients = tuple[Tensor, Tensor, Tensor]
 
 @dataclass(eq=False)
 class StepPlans:
-    """The common part of all strategies' plans.
+    """The common part of all strategies' plans."""
 
-    Attributes:
-        problem: The problem of all ranks together.
-        layout: The layout.
-        rank: This rank in the layout.
-        kernel: The kernel that computes the steps.
-        steps: The kernel's plan for each call, in order. None for an empty step.
-    """
-
-    problem: Problem
+    problem: Problem  # of all ranks together
     layout: Layout
-    rank: int
+    rank: int  # this rank in the layout
     kernel: Kernel
-    steps: tuple[Plan | None, ...] = field(repr=False)
+    steps: tuple[Plan | None, ...] = field(repr=False)  # for each call, in order. None for an empty step
 
     @property
     def metadata_bytes(self) -> int:
         """Bytes of the mask's metadata on this rank's device, over all steps. A shared plan counts once."""
-        return sum(plan.metadata_bytes for plan in {id(plan): plan for plan in self._plans()}.values())
-
-    def _plans(self) -> Iterator[Plan]:
-        yield from (plan for plan in self.steps if plan is not None)
+        plans = {id(plan): plan for plan in self.steps if plan is not None}
+        return sum(plan.metadata_bytes for plan in plans.values())
 
 
 def plan_steps(problem: Problem, layout: Layout, rank: int, kernel: Kernel, chunks: int = 1) -> tuple[Plan | None, ...]:

@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from longca.kernels.base import Kernel, fill, nothing_seen, torch_device
 from longca.manifests import Layout, Problem, Transport
 from longca_cp.exchange import axes_of
-from longca_cp.head_exchange import HeadExchange, beside, by_token
+from longca_cp.head_exchange import HeadExchange, beside, by_token, head_exchange
 from longca_cp.overlap import Ahead, ulysses_chunks
 from longca_cp.step_plans import Gradients, Saved, StepPlans, attend, differentiate, plan_chunks
 
@@ -141,7 +141,7 @@ class Ulysses:
         """Plans this rank's chunks of heads."""
         count = ulysses_chunks(problem, self._axis.size, self._axis.by_nccl, self._axis.link is not None)
         chunks = plan_chunks(problem, layout, self._rank, kernel, count)
-        exchange = HeadExchange(self._axis, layout, range(self._axis.size), torch_device(problem.device))
+        exchange = head_exchange(self._axis, layout, range(self._axis.size), torch_device(problem.device))
         return UlyssesPlan(problem, layout, self._rank, kernel, chunks, exchange)
 
     def forward(

@@ -21,8 +21,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from longca.kernels.base import Kernel, torch_device
 from longca.manifests import Layout, Problem, Transport
 from longca_cp.exchange import axes_of
-from longca_cp.head_exchange import HeadExchange
-from longca_cp.kv_ring import Round, ring_transport, shown_steps
+from longca_cp.head_exchange import HeadExchange, head_exchange
+from longca_cp.kv_ring import RingTransport, Round, shown_steps
 from longca_cp.overlap import chunks_around_rings
 from longca_cp.ring_p2p import RingPlan, ring_backward, ring_forward
 from longca_cp.step_plans import Gradients, Saved, differentiate, plan_steps
@@ -59,8 +59,8 @@ class USP:
         tokens = [sum(map(layout.shard_size, group)) for group in groups]
         shown = shown_steps(problem, layout)[self._group.index :: self._group.size]
         heads = len(range(*layout.steps[self._rank][0].heads_kv)) // chunks
-        ring = ring_transport(self._ring, problem, heads, [Round(tokens, shown)], longest=max(tokens))
-        exchange = HeadExchange(self._group, layout, groups[self._ring.index], torch_device(problem.device))
+        ring = RingTransport(self._ring, problem, heads, [Round(tokens, shown)], longest=max(tokens))
+        exchange = head_exchange(self._group, layout, groups[self._ring.index], torch_device(problem.device))
         return USPPlan(problem, layout, self._rank, kernel, steps, ring, exchange, chunks)
 
     def forward(

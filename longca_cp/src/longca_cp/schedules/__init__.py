@@ -17,15 +17,7 @@ from longca.manifests import Layout, Problem, Transport
 from longca.manifests.schedule import Move, Phase, Schedule
 from longca_cp.overlap import axes_with_links, chunks_around_rings, gather_chunks, ulysses_chunks
 from longca_cp.schedules.gathered import Gathered
-from longca_cp.schedules.rings import (
-    Ring,
-    double_ring,
-    double_ring_backward,
-    pushed_ring,
-    pushed_ring_backward,
-    ring,
-    ring_backward,
-)
+from longca_cp.schedules.rings import Ring, double_ring_backward, ring_backward, rings
 from longca_cp.schedules.sizes import ExchangeSizes, Sizes
 
 __all__ = ["loongtrain", "ring_all_gather", "ring_p2p", "ulysses", "usp"]
@@ -43,8 +35,8 @@ def ulysses(problem: Problem, layout: Layout, nccl: bool, transport: Transport =
 def ring_p2p(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
     """Keys and values go round a ring, each hop beside a step. In the backward their gradients follow a step behind."""
     links = axes_with_links(transport, dict(layout.axis_sizes), nccl)
-    made = Ring.of(problem, layout, nccl and "ring" not in links, Sizes.of(problem), "ring", 1)
-    return _moved(_ring_of(problem, made, "ring" in links), links)
+    made = Ring.of(problem, layout, nccl, Sizes.of(problem), "ring", 1, "ring" in links)
+    return _moved(_ring_of(problem, made), links)
 
 
 def usp(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
@@ -54,9 +46,8 @@ def usp(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Tra
     pushes = "ulysses" in links
     chunks = _chunks_around_rings(problem, exchange, pushes)
     sizes = exchange.mine.in_chunks(chunks)
-    made = Ring.of(problem, layout, nccl and "ring" not in links, sizes, "ring", exchange.ranks)
-    computes = _in_turns(_ring_of(problem, made, "ring" in links), chunks)
-    return _moved(_around(problem, exchange, computes, pushes), links)
+    made = Ring.of(problem, layout, nccl, sizes, "ring", exchange.ranks, "ring" in links)
+    return _moved(_around(problem, exchange, _in_turns(_ring_of(problem, made), chunks), pushes), links)
 
 
 def loongtrain(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
@@ -67,8 +58,8 @@ def loongtrain(problem: Problem, layout: Layout, nccl: bool, transport: Transpor
     chunks = _chunks_around_rings(problem, exchange, pushes)
     made = Ring.of(problem, layout, nccl, exchange.mine.in_chunks(chunks), "inner", exchange.ranks)
     outer = dict(layout.axis_sizes)["outer"]
-    rings = double_ring if problem.direction == "forward" else double_ring_backward
-    return _moved(_around(problem, exchange, _in_turns(rings(made, outer), chunks), pushes), links)
+    phases = rings(made, outer) if problem.direction == "forward" else double_ring_backward(made, outer)
+    return _moved(_around(problem, exchange, _in_turns(phases, chunks), pushes), links)
 
 
 def ring_all_gather(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO) -> Schedule:
@@ -113,10 +104,9 @@ def _moved(schedule: Schedule, links: frozenset[str]) -> Schedule:
 _gathered = lru_cache(maxsize=4)(Gathered)
 
 
-def _ring_of(problem: Problem, made: Ring, pushes: bool) -> Schedule:
+def _ring_of(problem: Problem, made: Ring) -> Schedule:
     """A ring in the problem's direction."""
-    there, back = (pushed_ring, pushed_ring_backward) if pushes else (ring, ring_backward)
-    return there(made) if problem.direction == "forward" else back(made)
+    return rings(made) if problem.direction == "forward" else ring_backward(made)
 
 
 def _chunks_around_rings(problem: Problem, exchange: ExchangeSizes, pushes: bool) -> int:

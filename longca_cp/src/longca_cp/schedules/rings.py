@@ -12,15 +12,7 @@ from longca.manifests.schedule import Move, Phase, Schedule
 from longca.manifests.step_cuts import mask_heads, step_areas
 from longca_cp.schedules.sizes import Sizes, group_tokens
 
-__all__ = [
-    "Ring",
-    "double_ring",
-    "double_ring_backward",
-    "pushed_ring",
-    "pushed_ring_backward",
-    "ring",
-    "ring_backward",
-]
+__all__ = ["Ring", "double_ring_backward", "ring_backward", "rings"]
 
 _Beside = bool | tuple[bool, ...]
 
@@ -36,16 +28,19 @@ class Ring:
     wide: int  # bytes of a sum's element over those of an element
     merged: int  # bytes touched for merging each step's partial result except the first
     beside: tuple[_Beside, ...]  # for each step, whether keys travel beside it
+    pushes: bool
 
     @classmethod
-    def of(cls, problem: Problem, layout: Layout, nccl: bool, sizes: Sizes, axis: str, group: int) -> Ring:
+    def of(
+        cls, problem: Problem, layout: Layout, nccl: bool, sizes: Sizes, axis: str, group: int, pushes: bool = False
+    ) -> Ring:
         """The ring of groups of so many ranks, along one of a layout's axes."""
         ranks, steps = dict(layout.axis_sizes)[axis], layout.world_size // group
         longest = int(group_tokens(layout, group).max())
         merging = sizes.merging(steps, longest * sizes.heads_q * sizes.row)
         kv = 2 * longest * sizes.heads_kv * sizes.row
-        beside = _beside(problem, layout, nccl, steps)
-        return cls(axis, ranks, steps, kv, sizes.wide, merging // max(1, steps - 1), beside)
+        beside = _beside(problem, layout, nccl and not pushes, steps)
+        return cls(axis, ranks, steps, kv, sizes.wide, merging // max(1, steps - 1), beside, pushes)
 
     def hop(self, items: int, axis: str | None = None, spread: int = 1, carries: str = "dk, dv") -> tuple[Move, ...]:
         """One hop of so many times the bytes of the keys and values."""
@@ -57,24 +52,16 @@ class Ring:
         return self.merged if step else 0
 
 
-def ring(made: Ring) -> Schedule:
-    """Forward: every hop but the last is beside a step."""
-    return tuple(_steps(made, 0, _copied(made), ()))
-
-
 def ring_backward(made: Ring) -> Schedule:
     """Backward: the keys go as in the forward, the sums of their gradients a step behind, and at last home."""
+    if made.pushes:
+        return _pushed_ring_backward(made)
     if made.steps == 1:
         return (Phase(0),)
     return (*_gradient_steps(made, 0, _copied(made), ()), _home(made, made.axis, made.ranks))
 
 
-def pushed_ring(made: Ring) -> Schedule:
-    """Forward with pushes: keys go beside each step but the last, and nothing is copied before."""
-    return tuple(_steps(made, 0, 0, ()))
-
-
-def pushed_ring_backward(made: Ring) -> Schedule:
+def _pushed_ring_backward(made: Ring) -> Schedule:
     """Backward with pushes: keys as in the forward, and a step's part of gradients beside the next step.
 
     The owner adds the part of the step before in float32. It adds the last part to its result, which is rounded then.
@@ -88,8 +75,8 @@ def pushed_ring_backward(made: Ring) -> Schedule:
     return (*phases, home)
 
 
-def double_ring(made: Ring, outer: int) -> Schedule:
-    """Forward of a ring within a ring: keys go to the next window while this one's go round."""
+def rings(made: Ring, outer: int = 1) -> Schedule:
+    """Forward: every hop but the last is beside a step. Keys go to the next window while this one's go round."""
     phases: list[Phase] = []
     for window in range(outer):
         hop = made.hop(window + 1 < outer, "outer", made.ranks, "k, v")
@@ -132,8 +119,8 @@ def _gradient_steps(made: Ring, first: int, touched: int, hop: tuple[Move, ...])
 
 
 def _copied(made: Ring, window: int = 0, outer: int = 1) -> int:
-    """Bytes touched to put keys and values into the buffers of rings that begin. A ring of one rank has no buffer."""
-    return 2 * made.kv * ((made.ranks > 1) + (window == 0 and outer > 1))
+    """Bytes touched to put keys and values into the buffers of rings that begin. One rank and pushes have no buffer."""
+    return 0 if made.pushes else 2 * made.kv * ((made.ranks > 1) + (window == 0 and outer > 1))
 
 
 def _travels(made: Ring, turn: int, turns: int) -> int:

@@ -27,9 +27,7 @@ Arrival = Callable[[str], None]
 
 #: The most times that a call sends.
 _MOST_SENDS = 31
-#: The most tensors of a window that are remembered.
-_MOST_VIEWS = 1024
-#: The most things made of them that are remembered.
+#: The most things made of a window's tensors that are remembered.
 _MOST_MADE = 256
 #: Places begin at multiples of this number of bytes.
 _ALIGNED = 256
@@ -57,24 +55,15 @@ def place_bytes(shape: Sequence[int], dtype: torch.dtype) -> int:
 
 @dataclass(frozen=True)
 class Place:
-    """A part of the arena that holds one tensor on each rank.
-
-    It keeps the window's tensors so far. Calls ask for the same ones, and a lookup is faster than a view.
-    """
+    """A part of the arena that holds one tensor on each rank, from a first byte on."""
 
     window: Window
     begin: int
-    views: dict[tuple[object, ...], Tensor]
 
     def of(self, index: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """The tensor of the rank at a place on the axis."""
-        key = index, self.begin, shape, dtype
-        if (view := self.views.get(key)) is None:
-            if len(self.views) >= _MOST_VIEWS:
-                self.views.clear()
-            end = self.begin + prod(shape) * dtype.itemsize
-            view = self.views[key] = self.window.of(index)[self.begin : end].view(dtype).view(*shape)
-        return view
+        end = self.begin + prod(shape) * dtype.itemsize
+        return self.window.of(index)[self.begin : end].view(dtype).view(*shape)
 
 
 class Arena:
@@ -87,7 +76,6 @@ class Arena:
         self._link, self.window = link, None
         self._slots = link.slots(1 + _MOST_SENDS)
         self.taken = self._sent = 0
-        self._views: dict[tuple[object, ...], Tensor] = {}
         self._made: dict[Hashable, object] = {}
 
     window: Window | None
@@ -100,7 +88,7 @@ class Arena:
         """
         link = self._link
         if self.window is None or nbytes > self.window.mine.numel():
-            self.window, self._views, self._made = None, {}, {}  # given back before a larger one is asked for
+            self.window, self._made = None, {}  # given back before a larger one is asked for
             self.window = link.window((nbytes,), torch.uint8)
         self.taken = self._sent = 0
         link.restart(self._slots, 1)
@@ -112,7 +100,7 @@ class Arena:
     def take(self, shape: Sequence[int], dtype: torch.dtype) -> Place:
         """The next place of the call. All ranks take places of the same sizes in the same order."""
         assert self.window is not None, "a call has begun"
-        place = Place(self.window, self.taken, self._views)
+        place = Place(self.window, self.taken)
         self.taken += place_bytes(shape, dtype)
         return place
 

@@ -49,13 +49,6 @@ _LOOK = 0.2
 _NO_MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
 
 
-@dataclass(frozen=True, eq=False)
-class _SymmetricWindow(Window):
-    """A window that keeps its peers' memory mapped, by its handle of symmetric memory."""
-
-    handle: object
-
-
 @dataclass(frozen=True)
 class Awaited:
     """A post that a stream waits for. The fields are those of `Link.expect`, with the awaited count."""
@@ -147,7 +140,7 @@ class CopyEngineLink(Link):
         memory = self._together(length, "it does not fit", lambda: self._allocated(max(length, 16)))
         buffers, handle = self._together(length, "peers cannot map it", lambda: self._mapped(memory))
         views = tuple(buffer[:length].view(dtype).view(*shape) for buffer in buffers)
-        window = _SymmetricWindow(views, self.index, handle)
+        window = Window(views, self.index, handle)
         self._windows.add(window)
         return window
 

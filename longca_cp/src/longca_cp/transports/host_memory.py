@@ -6,7 +6,6 @@ with the last process that maps it. So nothing is left behind, even if a rank is
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 from typing import TypeVar
@@ -59,7 +58,6 @@ def everyones_memory(group: dist.ProcessGroup, nbytes: int) -> list[Tensor]:
     """
     handle, failed = -1, None
     try:
-        _check_free(nbytes)  # The system would end processes before it refuses memory.
         handle = os.memfd_create("longca")
         os.posix_fallocate(handle, 0, max(nbytes, 1))  # A write into memory that is not there would end the process.
     except OSError as error:
@@ -73,14 +71,6 @@ def everyones_memory(group: dist.ProcessGroup, nbytes: int) -> list[Tensor]:
         if handle >= 0:
             os.close(handle)
     return mapped
-
-
-def _check_free(nbytes: int) -> None:
-    """Raises an OSError if a host has less memory to give."""
-    with open("/proc/meminfo", encoding="ascii") as file:
-        free = next((1024 * int(line.split()[1]) for line in file if line.startswith("MemAvailable:")), nbytes)
-    if nbytes > free:
-        raise OSError(errno.ENOMEM, f"{nbytes} bytes do not fit: {free} bytes of the host's memory are free")
 
 
 def _map_all(places: list[tuple[int, int]], nbytes: int) -> tuple[list[Tensor], str | None]:

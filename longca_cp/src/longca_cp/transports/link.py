@@ -60,6 +60,7 @@ class Window:
 
     buffers: tuple[Tensor, ...]  # by the ranks' places on the axis
     index: int  # the place of this process
+    handle: object = None  # keeps the peers' memory mapped
 
     @property
     def mine(self) -> Tensor:

@@ -7,6 +7,7 @@ import os
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import permutations
 from pathlib import Path
 
@@ -28,8 +29,6 @@ _log = logging.getLogger("longca")
 _Links = weakref.WeakValueDictionary[torch.device, Link]
 #: The links of living strategies, by their groups and devices.
 _LINKS: weakref.WeakKeyDictionary[dist.ProcessGroup, _Links] = weakref.WeakKeyDictionary()
-#: The reasons that were logged already.
-_LOGGED: set[str] = set()
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 #: PyTorch's variable that lets ranks share a GPU, for tests. Else symmetric memory refuses it.
@@ -96,11 +95,10 @@ def link_of(group: dist.ProcessGroup, device: torch.device) -> Link | Lack:
     return Lack(made)
 
 
+@cache
 def _say_collectives(axis: str, reason: str) -> None:
     """Logs once why the tensors of an axis move by collectives."""
-    if (text := f"{axis}: {reason}") not in _LOGGED:
-        _LOGGED.add(text)
-        _log.info("attention: tensors move along the axis %s by collectives, because %s", axis, reason)
+    _log.info("attention: tensors move along the axis %s by collectives, because %s", axis, reason)
 
 
 def lack_of(group: dist.ProcessGroup, device: torch.device) -> Lack | None:
