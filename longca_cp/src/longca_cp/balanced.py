@@ -1,19 +1,15 @@
 """The balanced placement: equally many tokens and visible pairs for each part, in as few pieces as it takes.
 
-The fewest pieces are windows. Think of the tokens as a closed necklace. Among all windows that hold a part's share of
-the tokens, the average window holds the part's share of the pairs. From one window to the next the pairs change by a
-row at most, so that some window holds that share up to a row. The window is cut out, the ends are joined, and the
-next part is served. n parts need at most 2(n − 1) cuts, which is the fewest that serve every mask (Alon, Splitting
-necklaces, 1987; Goldberg and West, Bisection of circle colorings, 1985). Under a causal mask the windows are a
-zigzag.
+The fewest pieces are windows of the tokens, thought of as a closed necklace. The average window of a part's tokens
+holds the part's share of the pairs, and from one window to the next the pairs change by a row at most. So some window
+holds that share up to a row. It is cut out, the ends are joined, and the next part is served. n parts need at most 2(n
+− 1) cuts, the fewest that serve every mask (Alon, Splitting necklaces, 1987; Goldberg and West, Bisection of circle
+colorings, 1985). Under a causal mask the windows are a zigzag.
 
 Windows keep documents and large blocks together. But a part may have most of its pairs in another step of a ring than
 its neighbours. If a ring would wait for that, short chunks are dealt instead, which gives every part a sample of all
-rows.
-
-Chunks are sorted by area and dealt in rounds of one chunk to each part. The largest chunk of a round goes to the part
-with the least area so far, as in longest-processing-time-first scheduling (Graham, 1969) with equal counts. A round can
-widen the gap between two parts only up to the gap between its own chunks, and rounds do not overlap in area. So
+rows. Chunks are sorted by area and dealt in rounds of one chunk to each part, the largest chunk of a round to the part
+with the least area so far (longest-processing-time-first scheduling with equal counts: Graham, 1969). So
 
     largest area of a part − smallest area of a part  ≤  area of the largest chunk − area of the smallest.
 

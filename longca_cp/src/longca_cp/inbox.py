@@ -1,14 +1,9 @@
 """Inbox: the part of a window that peers fill in turns, and the posts that order these turns.
 
 A call uses an inbox a number of times. Use u lies in slot u modulo the number of slots, so that one use arrives while
-the use before it is read. Each use has two posts:
-
-| post | from | to | meaning |
-|---|---|---|---|
-| free | the reader | each source of the use | the slot has been read, and the source may write |
-| ready | a source | the reader | the source has written its part |
-
-A rank's own rows need no posts. It copies them in the order of the current stream.
+the use before it is read. Each use has two posts. The reader tells each source that the slot is free, and the source
+tells the reader that its part is ready. A rank's own rows need no posts. It copies them in the order of the current
+stream.
 
 A call posts for its first uses when it begins. The reader's earlier calls were ordered before this post. So all layers
 share an inbox, and so do all plans with an axis in common.
@@ -25,7 +20,7 @@ import torch
 from torch import Tensor
 
 from longca_cp.overlap import SLOTS
-from longca_cp.transports.link import Line, Link, Moves
+from longca_cp.transports.link import Link, Moves
 
 __all__ = ["Inbox", "Request"]
 
@@ -41,7 +36,7 @@ _INBOXES: weakref.WeakKeyDictionary[Link, _Inboxes] = weakref.WeakKeyDictionary(
 class Request:
     """A plan's request for an inbox. All ranks of a link make requests with equal attributes, in the same order."""
 
-    link: Link
+    link: Link | None  # None for a ring of one rank
     what: str  # arrives, for messages. The inboxes of one call differ in it
     length: int  # elements of a slot
     dtype: torch.dtype
@@ -53,22 +48,22 @@ class Request:
 
         An inbox that does not fit on some rank raises a `WindowMemoryError`.
         """
-        if not self.uses or not self.length:
+        if self.link is None or not self.uses or not self.length:
             return None
         latest, slots = _INBOXES.setdefault(self.link, _Inboxes()), min(SLOTS, self.uses)
         box = latest.get((self.what, self.dtype, slots))
         fits = box is not None and box.length >= self.length
         # Garbage is collected at different times, so ranks take an inbox that lives on all of them.
         if not all(self.link.numbers(int(fits))):
-            box = latest[self.what, self.dtype, slots] = Inbox(self, slots)
+            box = latest[self.what, self.dtype, slots] = Inbox(self.link, self, slots)
         return box
 
 
 class Inbox:
     """Slots of a window, made for a first request. All ranks make it together."""
 
-    def __init__(self, request: Request, slots: int) -> None:
-        self._link, self._what, self._slots = request.link, request.what, slots
+    def __init__(self, link: Link, request: Request, slots: int) -> None:
+        self._link, self._what, self._slots = link, request.what, slots
         self._window = self._link.window((slots, request.length), request.dtype)
         self._free, self._ready = self._link.slots(slots), self._link.slots(slots)
         self._sources: Sequence[Sequence[int]] = ()
@@ -100,7 +95,7 @@ class Inbox:
             assert use < self._free_uses, "the use before it in this slot was released"
             self._link.copy(there)
             return
-        self._link.expect(reader, self._free[slot], f"room for {self._what}", holds=Line.PUSHES)
+        self._link.expect(reader, self._free[slot], f"room for {self._what}", pushes=True)
         self._link.send(reader, there, self._ready[slot], early=early)
 
     def take(self, use: int) -> Tensor:

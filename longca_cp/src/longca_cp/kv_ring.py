@@ -22,7 +22,7 @@ from torch import Tensor
 from longca.manifests import Layout, Problem
 from longca.manifests.step_cuts import step_areas
 from longca_cp.exchange import Axis, Transfer, shift
-from longca_cp.inbox import Inbox, Request
+from longca_cp.inbox import Request
 from longca_cp.pushed_ring import PushedGradients, PushedKeys, Turns
 
 __all__ = ["GradientRing", "KVRing", "RingTransport", "Round", "shown_steps"]
@@ -176,12 +176,11 @@ class RingTransport:
         self, axis: Axis, problem: Problem, heads_kv: int, rounds: Sequence[Round], *, longest: int, wide: bool = False
     ) -> None:
         self._axis, self._rounds, self._longest = axis, rounds, longest
-        self._pushes, self._keys, self._parts = axis.link is not None or axis.size == 1, None, None
+        self._pushes = axis.link is not None or axis.size == 1
         if self._pushes:
             self._there = [Turns.of_keys(axis, each.shown) for each in rounds]
             self._back = [Turns.of_gradients(axis, each.shown) for each in rounds]
             self._length, dtype = 2 * longest * heads_kv * problem.head_dim, getattr(torch, problem.dtype)
-        if axis.link is not None:
             part = torch.promote_types(dtype, torch.float32) if wide else dtype
             most = (max(each.most for each in turns) for turns in (self._there, self._back))
             self._keys = Request(axis.link, "keys and values", self._length, dtype, next(most))
@@ -192,16 +191,12 @@ class RingTransport:
         tokens = self._rounds[turn].tokens
         if not self._pushes:
             return KVRing(self._axis, tokens, k, v, self._longest)
-        return PushedKeys(self._axis, _inbox(self._keys), self._there[turn], tokens, k, v)
+        return PushedKeys(self._axis, self._keys.inbox, self._there[turn], tokens, k, v)
 
     def gradients(self, k: Tensor, v: Tensor, turn: int = 0) -> GradientRing | PushedGradients:
         """A time round with gradients."""
         tokens = self._rounds[turn].tokens
         if not self._pushes:
             return GradientRing(self._axis, tokens, k, v, self._longest)
-        boxes, turns = (_inbox(self._keys), _inbox(self._parts)), (self._there[turn], self._back[turn])
+        boxes, turns = (self._keys.inbox, self._parts.inbox), (self._there[turn], self._back[turn])
         return PushedGradients(self._axis, boxes, turns, tokens, k, v, self._length)
-
-
-def _inbox(request: Request | None) -> Inbox | None:
-    return None if request is None else request.inbox

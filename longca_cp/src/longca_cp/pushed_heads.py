@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 
 import numpy as np
@@ -77,15 +78,17 @@ class PushedHeads:
         starts = np.cumsum([0, *self._tokens[:-1]])
         by_rank = [[(0, tokens, int(start))] for tokens, start in zip(self._tokens, starts, strict=True)]
         self._ranges: list[list[_Range]] = ranges if self._in_order else by_rank
-        self._arena: Arena | None = None
         self._number = next(_NUMBERS)
+
+    @cached_property
+    def _arena(self) -> Arena:
+        """The arena, which all ranks ask for together as they begin their first call."""
+        return arena_of(self._link)
 
     def begin(self, coming: Sequence[Tensor], leaving: Sequence[Tensor], chunks: int = 1) -> None:
         """Begins a call, given tensors [Tl, H, D] of the shapes that go to heads once, and of those that come back
         once.
         """
-        if self._arena is None:
-            self._arena = arena_of(self._link)
         back = [(self._back_shape(each(x.shape[1], self._axis.size) // chunks, x.shape[2]), x.dtype) for x in leaving]
         there = sum(place_bytes(self._heads_shape(x, chunks), x.dtype) for x in coming)
         self._arena.begin(there + chunks * sum(place_bytes(*every) for every in back))
@@ -95,7 +98,6 @@ class PushedHeads:
 
         Heads that arrive are views of the window.
         """
-        assert self._arena is not None, "a call has begun"
         arena, begin = self._arena, self._arena.taken
         key = self._number, begin, chunks, *map(shape_key, tensors)
         way = arena.once(key, lambda: self._to_heads(tensors, chunks))
@@ -117,7 +119,6 @@ class PushedHeads:
         return send
 
     def _to_heads(self, tensors: Sequence[Tensor], chunks: int) -> _ToHeads:
-        assert self._arena is not None, "a call has begun"
         begin, mine, ranks = self._arena.taken, self._axis.index, self._axis.size
         shapes = [self._heads_shape(x, chunks) for x in tensors]
         places = [self._arena.take(shape, x.dtype) for shape, x in zip(shapes, tensors, strict=True)]
@@ -195,7 +196,6 @@ class PushedHeads:
 
         It returns the results in the order of `_ranges`, their way, and the wait for those of peers.
         """
-        assert self._arena is not None, "a call has begun"
         tensors = results if self._in_order else [self._order.arriving(x) for x in results]
         arena, begin = self._arena, self._arena.taken
         key = self._number, begin, chunk, chunks, *map(shape_key, (*tensors, *targets))
@@ -207,7 +207,6 @@ class PushedHeads:
     def _to_tokens(
         self, tensors: Sequence[Tensor], into: Sequence[Sequence[Tensor]], chunk: int, chunks: int
     ) -> _ToTokens:
-        assert self._arena is not None, "a call has begun"
         begin, mine, ranks = self._arena.taken, self._axis.index, self._axis.size
         places = [self._arena.take(self._back_shape(x.shape[1], x.shape[2]), x.dtype) for x in tensors]
 
@@ -240,7 +239,6 @@ class PushedHeads:
 
     def end(self) -> None:
         """Ends a call."""
-        assert self._arena is not None, "a call has begun"
         self._arena.end()
 
     def _heads_shape(self, x: Tensor, chunks: int) -> tuple[int, ...]:

@@ -1,8 +1,7 @@
 """The placement of whole documents: short documents stay on one part each, and only the longest ones are spread.
 
-A document that stays whole needs no keys of other ranks, so that only the spread documents travel. Dynamic context
-parallelism in Megatron-LM has the same aim. Parts still hold equally many tokens, and equally many visible pairs up to
-a row: the spread documents fill up whatever the whole ones leave over.
+A document that stays whole needs no keys of other ranks. Dynamic context parallelism in Megatron-LM has the same aim.
+Parts still hold equally many tokens, and equally many visible pairs up to a row.
 
 1. Whole documents are packed, the largest first, each into the part that stays emptiest (Graham, 1969).
 2. The tokens of spread documents are sorted by the pairs of their rows. A part takes a window of them: as many tokens
@@ -10,7 +9,6 @@ a row: the spread documents fill up whatever the whole ones leave over.
    window of causal documents is a stretch of each. The tokens of later parts lie around it, as in a zigzag.
 
 The spread documents are the fewest longest ones that allow the balance, as far as doubling and bisection find them.
-Documents that are longer than a part, or have more pairs, are always among them.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor
 
-from longca_cp.transports.link import Line, Link, Moves, Window
+from longca_cp.transports.link import Link, Moves, Window
 
 __all__ = ["Arena", "Arrival", "Place", "arena_of", "place_bytes"]
 
@@ -95,7 +95,7 @@ class Arena:
         for peer in link.peers:
             link.post(peer, self._slots[0], early=True)
         for peer in link.peers:
-            link.expect(peer, self._slots[0], "its next call", holds=Line.PUSHES)
+            link.expect(peer, self._slots[0], "its next call", pushes=True)
 
     def take(self, shape: Sequence[int], dtype: torch.dtype) -> Place:
         """The next place of the call. All ranks take places of the same sizes in the same order."""

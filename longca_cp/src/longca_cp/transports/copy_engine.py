@@ -29,7 +29,7 @@ from torch import Tensor
 from longca.errors import LongCAError, UnsupportedError
 from longca_cp.transports.cuda_driver import Driver
 from longca_cp.transports.host_memory import check_all_fit
-from longca_cp.transports.link import Line, Link, Slots, Window
+from longca_cp.transports.link import Link, Slots, Window
 from longca_cp.transports.strided import strided_copies
 
 __all__ = ["Awaited", "CopyEngineLink", "Watch"]
@@ -181,10 +181,10 @@ class CopyEngineLink(Link):
     def _post(self, index: int, slot: int, count: int) -> None:
         self._driver.write(self._address(index, self.index, slot), count, self._pushes.cuda_stream)
 
-    def _expect(self, index: int, slot: int, count: int, what: str, holds: Line) -> None:
+    def _expect(self, index: int, slot: int, count: int, what: str, pushes: bool) -> None:
         with self._watch.lock:
             self._check()
-            stream = self._pushes.cuda_stream if holds is Line.PUSHES else self._kernels
+            stream = self._pushes.cuda_stream if pushes else self._kernels
             self._driver.wait(self._address(self.index, index, slot), count, stream)
             self._watch.add(Awaited(index, slot, count, what))
 

@@ -5,9 +5,9 @@ into a window of a peer, and then **posts** a slot, which tells the peer that th
 the slot before it reads. A rank copies its own rows into its window by itself. Posts of a slot are counted for each
 sender and receiver. So a slot serves any number of calls, with one post for each expect.
 
-A GPU has two lines of work (`Line`): kernels, and pushes. Copies within a rank's own memory are kernels, whatever call
-makes them: on H200s with driver 580 all of them waited for the multiprocessors that attention had taken. So there is
-no third line, and callers make such copies where nothing else computes.
+A GPU has two lines of work: kernels on the current stream, and pushes with posts. Copies within a rank's own memory are
+kernels, whatever call makes them: on H200s with driver 580 all of them waited for the multiprocessors that attention
+had taken. So there is no third line, and callers make such copies where nothing else computes.
 
 All methods but `window` and `slots` are local, and with CUDA none of them waits on the host. A program is right if it
 would be right with every push and post done at once, in the order of the program.
@@ -21,7 +21,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import Enum
 from functools import partial
 
 import numpy as np
@@ -34,20 +33,13 @@ from longca.parallel.pushes import Push, is_watched, pushing, tell, tell_window
 from longca_cp.transports.host_memory import everyones, everyones_memory
 from longca_cp.transports.strided import copy_words
 
-__all__ = ["MOST_SLOTS", "Line", "Link", "Moves", "PeerError", "Slots", "Window"]
+__all__ = ["MOST_SLOTS", "Link", "Moves", "PeerError", "Slots", "Window"]
 
 #: Pairs of tensors of equal shapes and dtypes: where rows go, and the rows. Both may be strided.
 Moves = Iterable[tuple[Tensor, Tensor]]
 
 #: Seconds for a trial of a link, and between two looks at it.
 _TRIAL, _PAUSE = 20.0, 1e-3
-
-
-class Line(Enum):
-    """A line of work. Its tasks are done in order."""
-
-    KERNELS = "the current stream"
-    PUSHES = "pushes and posts"
 
 
 class PeerError(LongCAError):
@@ -246,14 +238,14 @@ class Link(ABC):
             self._follow()
         self._post(index, slot, self._counters.post(index, slot))
 
-    def expect(self, index: int, slot: int, what: str = "rows", *, holds: Line = Line.KERNELS) -> None:
-        """Makes a line of work wait until a peer has posted a slot once more. On a CPU the host waits.
+    def expect(self, index: int, slot: int, what: str = "rows", *, pushes: bool = False) -> None:
+        """Makes kernels, or pushes, wait until a peer has posted a slot once more. On a CPU the host waits.
 
         A peer that does not post within the deadline makes it raise `PeerError`. With CUDA, a later call on the link
         raises it.
         """
         self._check()
-        self._expect(index, slot, self._counters.expect(index, slot), what, holds)
+        self._expect(index, slot, self._counters.expect(index, slot), what, pushes)
 
     @property
     def peers(self) -> list[int]:
@@ -304,7 +296,7 @@ class Link(ABC):
     def _post(self, index: int, slot: int, count: int) -> None: ...
 
     @abstractmethod
-    def _expect(self, index: int, slot: int, count: int, what: str, holds: Line) -> None: ...
+    def _expect(self, index: int, slot: int, count: int, what: str, pushes: bool) -> None: ...
 
     def _late(self, index: int, what: str) -> PeerError:
         """The error about a peer that has not posted, after which the link has failed."""

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from longca_cp.transports.host_memory import everyones_memory
-from longca_cp.transports.link import Line, Link, PeerError, Window
+from longca_cp.transports.link import Link, PeerError, Window
 
 __all__ = ["SharedMemoryLink"]
 
@@ -121,7 +121,7 @@ class SharedMemoryLink(Link):
         counts, mine = self._counters.arrived[index], self.index
         self._pusher.add(index, (lambda: counts.__setitem__((mine, slot), count), True))
 
-    def _expect(self, index: int, slot: int, count: int, what: str, holds: Line) -> None:
+    def _expect(self, index: int, slot: int, count: int, what: str, pushes: bool) -> None:
         begin, pause = time.monotonic(), _SOON
         while self._counters.missing(index, slot, count):
             if time.monotonic() - begin > self.deadline:
