@@ -191,10 +191,10 @@ def _loongtrain_backward(share: Share, sizes: _Sizes) -> int:
     around = chunk.gradient_ring("outer", outer)
     if outer == 1 or "outer" in share.pushes:  # its parts are sums already, and the inner ring counts the newest
         around = (1 + chunk.wide) * chunk.window("outer", outer) + (chunk.wide * chunk.kv if outer >= SUMMED else 0)
-    if outer > 1 and share.pushes & {"outer", "inner"}:
-        around += chunk.wide * chunk.kv  # the sum of the window before
     window = chunk.gradient_ring("inner", inner, inner=True)
     within = around + window + chunk.results(outer * inner)
+    if outer > 1 and share.pushes & {"outer", "inner"}:
+        within += chunk.wide * chunk.kv  # the sum of the window before
     if "inner" in share.pushes or inner == 1:
         return _exchange_backward(share, mine, "heads", within)
     within += chunk.kv  # the gradients of a step of the window before, or with one window the results
