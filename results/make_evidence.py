@@ -24,7 +24,7 @@ from longca_advice.devices import DEVICES
 from longca_advice.evidence import Row, to_lines
 from longca_advice.from_records import PlacementChangedError, layout_of, recorded_transport, verified
 from longca_advice.network import Network, Topology, fit_links, transferred
-from longca_advice.timeline import StrategyCall, schedule_of
+from longca_advice.timeline import schedule_of, timeline
 from longca_bench.suites.suite import load_suite
 
 _Read = tuple[Row, dict[str, Any]]
@@ -106,7 +106,7 @@ def with_observed(found: Iterable[_Read]) -> Iterator[Row]:
             yield row
             continue
         compute = by_step(problem, layout, record["rank_compute_seconds"])
-        seen = StrategyCall(schedule, Topology(layout.axis_sizes)).takes(compute, network)
+        seen = timeline(schedule, compute, network, Topology(layout.axis_sizes))
         observed = (seen.seconds, seen.touched, seen.beside, seen.beside_p2p, seen.count)
         yield row.model_copy(update={"observed": observed})
 

@@ -224,7 +224,7 @@ def _layout_seconds(pattern: str, seed: int, factors: dict[str, Any]) -> float:
     problem = Problem(mask=mask, heads_q=64, heads_kv=8, head_dim=128, device=DEVICES["h200"])
     wanted = {"ulysses": {"ulysses": 8}, "ring_p2p": {"ring": 8}, "ring_all_gather": {"ring": 8}}
     began = time.process_time()
-    adviser().arranged(registry(), problem, wanted, "auto", "auto", True)
+    adviser().arrange(registry(), [(problem, 1.0)], wanted, "auto", "auto", True)
     return time.process_time() - began
 
 

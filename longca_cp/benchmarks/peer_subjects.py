@@ -17,7 +17,7 @@ import longca
 from longca.kernels.base import Kernel
 from longca.manifests import Layout, Problem
 from longca.parallel.meshes import rank_in
-from longca_advice.fastest_layouts import place
+from longca_advice.auto_layout import arrange
 from longca_bench.measuring.shares import Share, by_heads, held_tokens, shares_of_all
 from longca_bench.measuring.strategy_parts import equal_share
 from longca_bench.ranks.world import JobWorld
@@ -222,7 +222,8 @@ def ours(strategy: str, case: Case, transport: str = "auto") -> Subject:
     axes = registry.strategy(strategy).axes
     sizes = tuple(zip(axes, equal_mesh(ranks.size, len(axes)), strict=True))
     mesh = ranks.mesh(sizes)
-    placement, layout = place(registry, strategy, case.kernel, case.problem, dict(sizes))
+    placement = arrange(registry, [(case.problem, 1.0)], {strategy: dict(sizes)}, case.kernel).placement
+    layout = registry.layout(strategy, case.problem, dict(sizes), placement)
 
     def call(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         shared: dict[str, Any] = {"strategy": strategy, "mesh": mesh, "placement": layout, "transport": transport}

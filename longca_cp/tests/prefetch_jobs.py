@@ -7,7 +7,7 @@ from jobs import attend, errors, inputs, mesh_of, rank_of
 
 import longca
 from longca import masks
-from longca_advice import shared_layout
+from longca_advice import auto_layout
 from longca_builtin.naive import Naive
 
 
@@ -60,7 +60,7 @@ def placed_ahead(size, strategy):
     mesh, window = mesh_of((("cp", size),)), masks.build("causal_sliding_window", 40, window=9)
     about = {"strategy": strategy, "mesh": mesh, "kernel": "naive", "heads": (4, 2), "head_dim": 8, "dtype": "float64"}
     made, shards = 0, []
-    with mock.patch.object(shared_layout, "_arranged", side_effect=shared_layout._arranged) as arranged:
+    with mock.patch.object(auto_layout, "_arranged", side_effect=auto_layout._arranged) as arranged:
         for tokens in range(7, 12):
             documents = masks.build("causal_document", 40, documents=[tokens, 40 - tokens])
             handle = longca.prefetch([(documents, 1), (window, 5)], softmax_scale=0.5, **about)

@@ -245,11 +245,11 @@ def test_the_formula_has_room_for_parts_of_whole_blocks(strategy, axis_sizes, di
 
 def test_a_rank_takes_its_tensors_and_what_the_strategy_allocates():
     problem = problem_of((16, 4))
-    learnt, sizes = KernelMemory(shipped()), {"ring": 2}
-    found = rank_bytes(registry(), learnt, problem, "sdpa", strategy="ring_p2p", axis_sizes=sizes, training=True)
+    layout = registry().layout("ring_p2p", problem, {"ring": 2})
+    found = rank_bytes(registry(), KernelMemory(shipped()), problem, ("sdpa", "sdpa"), layout)
     tokens, backward = SEQLEN // 2, replace(problem, direction="backward")
     gradients = gradient_bytes(problem, tokens, tokens)
     assert found.parts["tensors"] == tensor_bytes(problem, tokens, tokens, training=True)
-    assert found.parts["gradients"] + found.parts["strategy"] == peak_bytes("ring_p2p", backward, {"ring": 2}, True)
+    assert found.parts["gradients"] + found.parts["strategy"] == peak_bytes("ring_p2p", backward, {"ring": 2}, False)
     assert found.parts["gradients"] == gradients
     assert "kept" not in found.parts

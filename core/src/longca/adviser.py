@@ -61,8 +61,8 @@ class Arrangement:
 
 
 def adviser() -> Any:
-    """The module `longca_advice`, whose functions choose kernels, strategies and placements."""
-    return importlib.import_module("longca_advice")
+    """The module whose functions choose kernels, strategies and placements: `choose`, `choose_kernel` and `arrange`."""
+    return importlib.import_module("longca_advice.auto_layout")
 
 
 def log(choice: Choice) -> None:

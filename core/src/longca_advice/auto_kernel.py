@@ -17,6 +17,7 @@ last, and otherwise the order is that of `longca plugins`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
@@ -27,12 +28,10 @@ from longca.manifests.devices import cpu_device
 from longca.plugins import Registry
 from longca_advice.candidates import Candidate, pair_candidates, single_candidates
 from longca_advice.capacity import RESERVED, Capacity
-from longca_advice.choices import Choice as Predicted
-from longca_advice.explanations import explained, interval, subject
 from longca_advice.request import Request, similar_gpus, trusted, with_evidence_of
 from longca_advice.sources import sources
 
-__all__ = ["capacity_of", "choose"]
+__all__ = ["capacity_of", "choose", "explained", "interval"]
 
 
 def choose(problem: Problem, registry: Registry, verdicts: Mapping[str, Verdict] | None = None) -> Choice:
@@ -54,29 +53,16 @@ def choose(problem: Problem, registry: Registry, verdicts: Mapping[str, Verdict]
     request = Request(problem, training, registry, known.costs, capacity, kernels, anywhere=False)
     alone = {name: registry.resolve(name, problem) for name in request.kernels}
     valid, doubted = trusted(problem, registry, [name for name, verdict in (verdicts or alone).items() if verdict])
-    request, candidates = _candidates(request, {name: alone[name] for name in valid}, sharded)
-    if not candidates:
-        return replace(_first(request, verdicts or alone, valid), wrong=(*known.notes, *doubted))
-    ranked = sorted(candidates, key=lambda candidate: candidate.ranked)
-    choice = _predicted(request, _reference_last(ranked))
-    about = ". Times are those of the whole mask on one device" if sharded else ""
-    return replace(choice, reason=choice.reason + about, wrong=(*choice.wrong, *doubted))
-
-
-def _candidates(request: Request, valid: Mapping[str, Verdict], sharded: bool) -> tuple[Request, list[Candidate]]:
-    """The kernels and pairs with a prediction for this device, or else for the most similar GPU that has any.
-
-    Returns:
-        The question, with the GPU whose evidence answers it, and the candidates. There may be none.
-    """
-    for gpu in similar_gpus(request.problem.device):
-        each = with_evidence_of(request, gpu)
-        found = single_candidates(each, valid)
-        if not sharded and each.has_own_capability:
-            found = [*found, *pair_candidates(each, found)]
+    for gpu in similar_gpus(problem.device):
+        request = with_evidence_of(request, gpu)
+        found = single_candidates(request, {name: alone[name] for name in valid})
+        if not sharded and request.has_own_capability:
+            found = [*found, *pair_candidates(request, found)]
         if found:
-            return each, found
-    return request, []
+            choice = _predicted(request, _reference_last(sorted(found, key=lambda candidate: candidate.ranked)))
+            about = ". Times are those of the whole mask on one device" if sharded else ""
+            return replace(choice, reason=choice.reason + about, wrong=(*choice.wrong, *doubted))
+    return replace(_first(request, verdicts or alone, valid), wrong=(*known.notes, *doubted))
 
 
 def capacity_of(problem: Problem) -> Capacity | None:
@@ -101,24 +87,22 @@ def _first(request: Request, verdicts: Mapping[str, Verdict], valid: Sequence[st
         f"the first valid kernel. No measurement on {request.device_name} says how fast the valid kernels are; "
         "`longca run` measures them"
     )
-    return Choice(kernel, subject(request.problem, kernel), reason)
+    return Choice(kernel, _subject(request, kernel), reason)
 
 
 def _predicted(request: Request, ranked: Sequence[Candidate]) -> Choice:
     """The first candidate that fits, or the first one if none fits."""
-    too_large = _too_large(request, ranked)
+    too_large = list(takewhile(lambda candidate: not candidate.fits, ranked))
     fitting = ranked[len(too_large) :]
     winner, *others = fitting or ranked
-    after = "Nothing else has a prediction"
+    sentences = ["Nothing else has a prediction"]
     if others:
-        after = f"Next is {others[0].kernel} with {interval(others[0].seconds, *others[0].interval)}"
-    sentences = [after]
+        sentences = [f"Next is {others[0].kernel} with {interval(others[0])}"]
     if fitting:
-        sentences += [f"{choice.kernel} is passed over: it needs {_memory(request, choice)}" for choice in too_large]
+        sentences += [f"{one.kernel} is passed over: it needs {_memory(request, one)}" for one in too_large]
     else:
-        sentences.append(f"No choice fits into the memory. This one needs {_memory(request, too_large[0])}")
-    sentences += filter(None, [request.from_similar_gpu])
-    return explained(winner, subject(request.problem, winner.kernel), sentences, bool(fitting))
+        sentences.append(f"No choice fits into the memory. This one needs {_memory(request, winner)}")
+    return explained(winner, sentences, bool(fitting))
 
 
 def _reference_last(ranked: Sequence[Candidate]) -> Sequence[Candidate]:
@@ -138,14 +122,34 @@ def _reference_last(ranked: Sequence[Candidate]) -> Sequence[Candidate]:
     return sorted(ranked, key=order)
 
 
-def _too_large(request: Request, ranked: Sequence[Candidate]) -> list[Predicted]:
-    """The candidates that do not fit into the memory, up to the first one that does."""
-    if request.capacity is None:
-        return []
-    choices = (candidate.choice(request) for candidate in ranked)
-    return list(takewhile(lambda choice: not choice.fits, choices))
-
-
-def _memory(request: Request, choice: Predicted) -> str:
+def _memory(request: Request, candidate: Candidate) -> str:
     assert request.capacity is not None, "without a capacity everything fits"
-    return f"{choice.bytes_per_rank / 2**30:.1f} GiB of the device's {request.capacity.usable / 2**30:.1f} GiB"
+    return f"{candidate.memory.total / 2**30:.1f} GiB of the device's {request.capacity.usable / 2**30:.1f} GiB"
+
+
+def explained(found: Candidate, sentences: Sequence[str], fits: bool) -> Choice:
+    """A prediction as a choice with its reason: the time and its evidence, further sentences, and warnings."""
+    proof, request = found.proof, found.request
+    said = [f"predicted to take {interval(found)}, {proof.learnt}, the nearest in {proof.nearest}", *sentences]
+    said += filter(None, [request.from_similar_gpu])
+    if proof.outside:
+        said.append(f"The prediction extrapolates: {'; '.join(proof.outside)}")
+    if proof.versions:
+        said.append(f"The versions differ: {'; '.join(proof.versions)}")
+    level = logging.WARNING if proof.outside or not fits else logging.INFO
+    return Choice(found.kernel, _subject(request, found.title), ". ".join(said), level, sources().notes)
+
+
+def interval(found: Candidate) -> str:
+    """A predicted time and its interval in words."""
+    seconds, low, high = (_time(each) for each in (found.seconds, *found.interval))
+    return f"{seconds} ({low} to {high})"
+
+
+def _subject(request: Request, title: str) -> str:
+    """A choice and the mask that it is for, in words."""
+    return f"{title} for {request.problem.mask.label}{' in training' * request.training}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"

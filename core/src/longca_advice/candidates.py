@@ -1,20 +1,31 @@
-"""Ranking kernels and pairs of kernels on one device."""
+"""Candidates: kernels for a problem with their predicted times, and the ranking of kernels and pairs on one device."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 
-from longca.manifests import Direction, Problem, Verdict
+from longca.manifests import Direction, Layout, Problem, Verdict
 from longca.manifests.pairs import halves, join, split
-from longca_advice.choices import Choice, Proof, Refused, Unmeasured
+from longca_advice.choices import Choice, Proof, Refused, Seconds, Unmeasured
 from longca_advice.costs import Estimate
 from longca_advice.fit import Call
+from longca_advice.memory import RankMemory
 from longca_advice.request import Request
 from longca_advice.work import work_of
 
-__all__ = ["PAIR", "Candidate", "Ranking", "advise", "pair_candidates", "proof_of", "rank_kernels", "single_candidates"]
+__all__ = [
+    "PAIR",
+    "Candidate",
+    "Ranking",
+    "advise",
+    "pair_candidates",
+    "proof_of",
+    "rank_kernels",
+    "single_candidates",
+]
 
 #: The largest part of the time of each of its kernels alone that a pair may take. Equal runs differ by about as much as
 #: a smaller gain, and a single kernel needs one package.
@@ -23,14 +34,7 @@ PAIR = 0.99
 
 @dataclass(frozen=True)
 class Ranking:
-    """The ranked kernels, and the other kernels by their reasons.
-
-    Attributes:
-        choices: The choices with a prediction, the first choice first.
-        unmeasured: The valid choices without a prediction.
-        refused: The kernels that are not valid.
-        notes: Further remarks, in sentences.
-    """
+    """The ranked choices, the valid choices without a prediction, what is not valid, and remarks in sentences."""
 
     choices: tuple[Choice, ...]
     unmeasured: tuple[Unmeasured, ...]
@@ -38,15 +42,11 @@ class Ranking:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Candidate:
-    """A kernel or a pair of kernels that takes a problem and has a prediction.
+    """A kernel for each direction that takes a problem, with the estimates of its calls."""
 
-    Attributes:
-        kernels: The kernel of the forward, and in training that of the backward.
-        estimates: The predicted seconds of each direction.
-    """
-
+    request: Request
     kernels: tuple[str, ...]
     estimates: tuple[Estimate, ...]
 
@@ -56,9 +56,19 @@ class Candidate:
         return join(self.kernels[0], self.kernels[-1])
 
     @property
+    def title(self) -> str:
+        """The candidate in a few words."""
+        return self.kernel
+
+    @property
+    def each(self) -> tuple[float, ...]:
+        """Seconds of each direction."""
+        return tuple(estimate.seconds for estimate in self.estimates)
+
+    @property
     def seconds(self) -> float:
-        """The predicted time of all directions."""
-        return sum(estimate.seconds for estimate in self.estimates)
+        """Seconds of all directions."""
+        return sum(self.each)
 
     @property
     def ranked(self) -> float:
@@ -67,9 +77,13 @@ class Candidate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The ends of the interval that holds the time with 90 %."""
-        low, high = (sum(ends) for ends in zip(*self._intervals, strict=True))
-        return low, high
+        """The ends of the interval that holds the time of all directions with 90 %."""
+        return sum(estimate.low for estimate in self.estimates), sum(estimate.high for estimate in self.estimates)
+
+    @property
+    def intervals(self) -> tuple[tuple[float, float], ...]:
+        """The interval of each direction, if known."""
+        return tuple((estimate.low, estimate.high) for estimate in self.estimates)
 
     @property
     def proof(self) -> Proof:
@@ -77,21 +91,48 @@ class Candidate:
         return proof_of(self.estimates)
 
     @property
-    def _intervals(self) -> tuple[tuple[float, float], ...]:
-        return tuple((estimate.low, estimate.high) for estimate in self.estimates)
+    def layout(self) -> Layout | None:
+        """The layout by which ranks share the problem. None on one device."""
+        return None
 
-    def choice(self, request: Request) -> Choice:
-        """The candidate as a choice for a problem that it takes, with its memory."""
-        return request.choice(
-            self.kernels,
-            [estimate.seconds for estimate in self.estimates],
-            self.interval,
-            request.memory(self.kernels),
-            intervals=self._intervals,
-            ranked=self.ranked,
+    @cached_property
+    def memory(self) -> RankMemory:
+        """The memory of a call on the rank that needs most."""
+        return self.request.memory(self.kernels, self.layout)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the device has the memory, as far as it is known."""
+        return self.request.fits(self.memory.total) is not False
+
+    @property
+    def call(self) -> str:
+        """The lines to paste, without the closing parenthesis."""
+        return f"longca.attention(q, k, v, mask, kernel={self.kernel!r}"
+
+    def choice(self) -> Choice:
+        """The candidate as a choice.
+
+        Raises:
+            UnsupportedError: A kernel does not take a step that was not checked before.
+        """
+        request, memory, each = self.request, self.memory, self.each
+        unverified = request.unverified(self.kernel, self.layout)
+        installs = (request.install(name, Verdict(name)) for name in dict.fromkeys(self.kernels))
+        backward = each[1] if request.training else None
+        seconds = Seconds(each[0], backward, self.seconds, *self.interval, self.intervals, self.ranked)
+        return Choice(
+            forward=self.kernels[0],
+            backward=self.kernels[1] if request.training else None,
+            seconds=seconds,
+            bytes_per_rank=memory.total,
+            fits=request.fits(memory.total),
             proof=self.proof,
-            call=f"longca.attention(q, k, v, mask, kernel={self.kernel!r})",
-            unverified=request.unverified(self.kernel),
+            call=self.call + (", allow_unverified=True)" if unverified else ")"),
+            tflops=1e-12 * request.flops / self.seconds,
+            install=tuple(dict.fromkeys(command for commands in installs for command in commands)),
+            unknown=memory.unknown,
+            unverified=unverified,
         )
 
 
@@ -99,9 +140,6 @@ def rank_kernels(request: Request) -> Ranking:
     """The kernels that take a problem on one device, and their pairs.
 
     A pair is listed where it is clearly quicker than either of its kernels alone, or if it was asked for by name.
-
-    Args:
-        request: What was asked.
     """
     problem = request.problem.in_direction(Direction.BACKWARD if request.training else Direction.FORWARD)
     named = (*request.kernels, *(join(*pair) for pair in request.pairs))
@@ -110,7 +148,7 @@ def rank_kernels(request: Request) -> Ranking:
     candidates = [*alone, *pair_candidates(request, alone)]
     measured = {candidate.kernel for candidate in candidates}
     ordered = sorted(candidates, key=lambda candidate: candidate.ranked)
-    choices = tuple(candidate.choice(request) for candidate in ordered)
+    choices = tuple(candidate.choice() for candidate in ordered)
     why = f"no evidence of such a call on {request.device_name}"
     unmeasured = tuple(
         Unmeasured(name, why, None, _installs(request, name, verdict), verdict.unverified)
@@ -122,28 +160,20 @@ def rank_kernels(request: Request) -> Ranking:
 
 
 def single_candidates(request: Request, verdicts: Mapping[str, Verdict]) -> list[Candidate]:
-    """The kernels that take a problem alone and have a prediction for each direction, in the order of the verdicts.
-
-    Args:
-        request: What was asked.
-        verdicts: Whether each kernel takes the problem, by kernel.
-    """
+    """The kernels whose verdict is valid and that have a prediction for each direction, in the verdicts' order."""
     found = []
     for name, verdict in verdicts.items():
         estimates = (_estimate(request, name, verdict, direction) for direction in request.directions if verdict)
         known = tuple(estimate for estimate in estimates if estimate is not None)
         if len(known) == len(request.directions):
-            found.append(Candidate((name,) * len(known), known))
+            found.append(Candidate(request, (name,) * len(known), known))
     return found
 
 
-def pair_candidates(request: Request, alone: Iterable[Candidate], most: float = PAIR) -> Iterator[Candidate]:
+def pair_candidates(request: Request, alone: Iterable[Candidate]) -> Iterator[Candidate]:
     """Pairs that are faster than each of their kernels alone, or whose kernels do not do alone, or that were named.
 
-    Args:
-        request: The question. Without training there are no pairs.
-        alone: The kernels that can compute the problem alone.
-        most: The part of the time of each kernel alone below which a pair is one of them.
+    Without training there are no pairs.
     """
     if not request.training:
         return
@@ -156,12 +186,12 @@ def pair_candidates(request: Request, alone: Iterable[Candidate], most: float = 
         found.append([(name, estimate) for name, estimate in valid if estimate is not None])
     for pair in product(*found):
         names, estimates = zip(*pair, strict=True)
-        candidate = Candidate(names, estimates)
+        candidate = Candidate(request, names, estimates)
         if len(set(names)) < 2 or not request.allows(names):
             continue
         halves_alone = [singles[name] for name in names if name in singles]
         gains = (
-            candidate.seconds < most * single.seconds and candidate.ranked < most * single.ranked
+            candidate.seconds < PAIR * single.seconds and candidate.ranked < PAIR * single.ranked
             for single in halves_alone
         )
         if names in request.pairs or all(gains):

@@ -26,11 +26,7 @@ _UNITS = {
 
 @dataclass(frozen=True)
 class Capacity:
-    """The memory of one device.
-
-    Attributes:
-        total: Bytes of the device.
-        reserved: Bytes of it that attention cannot have: `RESERVED` unless told otherwise.
+    """The memory of one device in bytes. Attention cannot have the reserved ones.
 
     Raises:
         RequestError: Nothing is left beside the reserved bytes.
@@ -83,23 +79,12 @@ def longest_sequence(problem: Problem, capacity: Capacity, *, ranks: int = 1, tr
     """The most tokens whose tensors alone fit: q, k, v, out and lse, in training also the gradients.
 
     Plans, workspaces and the strategy's memory come on top, so that a call with fewer tokens may still not fit.
-
-    Args:
-        problem: Gives heads, head dimension and data type. The mask is not used.
-        capacity: The memory of each rank's device.
-        ranks: Ranks that share the tokens evenly.
-        training: Whether a backward follows.
     """
     return ranks * (capacity.usable // held_bytes(problem, 1, 1, training=training))
 
 
 def fewest_ranks(problem: Problem, capacity: Capacity, *, training: bool = False) -> int:
     """The fewest ranks among which the tensors alone fit, shared evenly.
-
-    Args:
-        problem: The problem of all ranks together. The longer of its mask's two sides counts for both.
-        capacity: The memory of each rank's device.
-        training: Whether a backward follows.
 
     Raises:
         UnsupportedError: Not even one token fits.

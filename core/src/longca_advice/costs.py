@@ -41,15 +41,7 @@ _ALIKE = {"float16": "bfloat16", "bfloat16": "float16"}
 
 @dataclass(frozen=True)
 class Key:
-    """The properties that calls share if the time of one predicts the time of another.
-
-    Attributes:
-        device: The vendor's name of the device.
-        kernel: The kernel.
-        direction: `forward`, or `backward` alone.
-        dtype: Data type.
-        head_dim: Head dimension.
-    """
+    """The properties that calls share if the time of one predicts the time of another."""
 
     device: str
     kernel: str
@@ -183,12 +175,7 @@ class CostModel:
         return (key.device, key.kernel, key.direction) in self._measured
 
     def seconds(self, key: Key, calls: Calls) -> NDArray[np.float64] | None:
-        """The most likely seconds of several calls: [calls]. None without evidence.
-
-        Args:
-            key: The key of the calls.
-            calls: The calls, of one family: at least one.
-        """
+        """The most likely seconds of several calls: [calls]. None without evidence."""
         found = self._nearest_group(key, calls[0].work.family)
         if found is None:
             return None

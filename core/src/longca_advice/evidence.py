@@ -103,19 +103,7 @@ class Collected(BaseModel):
 
 
 class SharedCall(NamedTuple):
-    """The properties of a strategy's call that are the same whenever it is measured again with a kernel.
-
-    Attributes:
-        mask: Digest of the mask.
-        heads: Query heads, and key and value heads.
-        head_dim: Head dimension.
-        dtype: Data type.
-        direction: `forward`, or `backward` alone.
-        strategy: The strategy.
-        mesh: Ranks along each axis.
-        placed: The placement of the tokens.
-        pushes: Whether pushes move the tensors, and not collectives.
-    """
+    """The properties of a strategy's call that are the same whenever it is measured again with a kernel."""
 
     mask: str
     heads: tuple[int, int]
@@ -246,11 +234,6 @@ def shipped() -> tuple[Row, ...]:
 
 def parse(lines: Iterable[str], source: str, first: int = 1) -> Iterator[Row]:
     """The rows of some lines.
-
-    Args:
-        lines: The lines.
-        source: The source of the lines, for messages.
-        first: Number of the first line, for messages.
 
     Raises:
         RequestError: A line is no row. The message names the line and the error.

@@ -92,13 +92,7 @@ class Calls(tuple[Call, ...]):
 
 
 class Prediction(NamedTuple):
-    """Seconds of a call.
-
-    Attributes:
-        seconds: The most likely time.
-        low: Lower end of the interval that holds the time with 90 %.
-        high: Upper end.
-    """
+    """The most likely seconds of a call, and the ends of the interval that holds the time with 90 %."""
 
     seconds: float
     low: float
@@ -116,12 +110,7 @@ class _Sum:
 
 
 class Fit:
-    """A fit to measured calls.
-
-    Args:
-        calls: The calls: at least one.
-        seconds: How long each took: above 0.
-    """
+    """A fit to measured calls and their seconds: at least one."""
 
     def __init__(self, calls: Sequence[Call], seconds: Sequence[float]) -> None:
         self._calls, taken = Calls(calls), np.array(seconds, np.float64)

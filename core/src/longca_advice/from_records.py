@@ -81,10 +81,6 @@ def verified(
 def run_of(environment: Mapping[str, Any], name: str) -> Run:
     """The run that a captured environment describes.
 
-    Args:
-        environment: The content of `environment.json`.
-        name: The run's name.
-
     Raises:
         ValueError: The environment names no device.
     """
@@ -104,12 +100,6 @@ def row_of(
     record: Mapping[str, Any], run: Run, factors: Mapping[str, Any] | None = None, mask: Mask | None = None
 ) -> Row:
     """A verified record as evidence.
-
-    Args:
-        record: The record.
-        run: The run that the record comes from.
-        factors: Factors of the mask that the record does not name.
-        mask: The record's mask, or None to draw it again.
 
     Raises:
         ValueError: The drawn mask differs from the measured one.
@@ -144,10 +134,7 @@ def origin_of(record: Mapping[str, Any], half: int | None = None) -> dict[str, s
 def half_of(record: Mapping[str, Any], name: str, half: int | None = None) -> str:
     """The part of a field that belongs to one kernel of a pair, or the field if a single kernel ran.
 
-    Args:
-        record: The record.
-        name: The field.
-        half: 0 for the forward's kernel, 1 for the backward's, or None for that of the record's direction.
+    The half is 0 for the forward's kernel, 1 for the backward's, and None for that of the record's direction.
     """
     parts = record[name].split("+")
     place = (0 if record["direction"] == "forward" else -1) if half is None else min(half, len(parts) - 1)
@@ -155,10 +142,9 @@ def half_of(record: Mapping[str, Any], name: str, half: int | None = None) -> st
 
 
 def half_at_fault(tensors: Iterable[str]) -> int | None:
-    """The half of a pair whose results are wrong: 0 for the forward's, 1 for the backward's. None if it may be either.
+    """The half of a pair whose tensors are wrong: 0 for the forward's, 1 for the backward's. None if it may be either.
 
-    Args:
-        tensors: The tensors of the findings that did not pass, such as `dq of a timed call`.
+    The tensors are those of the findings that did not pass, such as `dq of a timed call`.
     """
     words = {tensor.partition(" ")[0] for tensor in tensors}
     return next((half for half, names in enumerate(_RESULTS) if words and words <= names), None)
@@ -177,11 +163,6 @@ def layout_of(registry: Registry, record: Mapping[str, Any], device: Device) -> 
     """The problem and the layout of a strategy that a record measured, with its mask drawn again.
 
     Two layouts count as the same if the busiest ranks have the same share of the visible pairs.
-
-    Args:
-        registry: Knows the strategy.
-        record: The record, of several ranks.
-        device: The device of the problem.
 
     Raises:
         ValueError: The drawn mask differs from the measured one.

@@ -98,11 +98,6 @@ def remember(record: Mapping[str, Any], run: Run, mask: Mask | None = None) -> N
 
     A pair that is wrong says something about one of its kernels only if the results of its forward alone are wrong, or
     those of its backward alone.
-
-    Args:
-        record: The record.
-        run: The run that the record comes from.
-        mask: The record's mask, or None to draw it again.
     """
     half, status = None, record["status"]
     if status == "wrong" and "+" in record["kernel"]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from longca.manifests import Direction, KernelManifest, Layout, Offer, Problem, Transport, Verdict
 from longca.manifests.pairs import halves
+from longca.manifests.schedule import Schedule
 from longca.manifests.step_cuts import StepStack, cut_steps
 from longca.manifests.steps import Steps
 from longca.masks import BlockSparseMask, Form, SliceMask
@@ -23,7 +24,7 @@ from longca_advice.network import Topology
 from longca_advice.request import Request
 from longca_advice.sources import Links
 from longca_advice.step_works import Pairs, PairTiles, StepCalls, pair_tiles, pairs_of
-from longca_advice.timeline import StrategyCall, Timeline, schedule_of
+from longca_advice.timeline import Timeline, schedule_of, timeline
 from longca_advice.work import work_of, works_of
 
 __all__ = ["LayoutCosts", "Role", "of_role"]
@@ -67,14 +68,7 @@ def remembered(method: Callable[_P, _Of]) -> Callable[_P, _Of]:
 
 @dataclass(frozen=True, eq=False)
 class LayoutCosts:
-    """One strategy on one mesh with one placement.
-
-    Attributes:
-        request: The question.
-        links: The links between the ranks.
-        layout: The layout, as the registry made it: it assigns tokens and steps to ranks.
-        transport: The way to move tensors on one host.
-    """
+    """One strategy on one mesh with one placement, and the way to move its tensors on one host."""
 
     request: Request
     links: Links
@@ -140,19 +134,18 @@ class LayoutCosts:
         return Topology(self.layout.axis_sizes, self.links.per_host if self._has_hosts else None)
 
     @remembered
-    def call(self, direction: str) -> StrategyCall | None:
-        """The call in a direction, or None if the strategy states no schedule."""
+    def schedule(self, direction: str) -> Schedule | None:
+        """The computation and the moves of a call in a direction, or None if the strategy states no schedule."""
         problem: Problem = self.request.problem.in_direction(direction)
         is_cuda = problem.device.kind == "cuda"
-        schedule = schedule_of(self.request.registry, problem, self.layout, is_cuda, self.moved_by)
-        return None if schedule is None else StrategyCall(schedule, self.topology)
+        return schedule_of(self.request.registry, problem, self.layout, is_cuda, self.moved_by)
 
     def measured(self, direction: str) -> Mapping[str, float]:
         """The measured seconds of this very call in a direction, by kernel. Empty on several hosts."""
-        call, request = self.call(direction), self.request.problem
-        if call is None or self._has_hosts or not self.links.measured:
+        schedule, request = self.schedule(direction), self.request.problem
+        if schedule is None or self._has_hosts or not self.links.measured:
             return {}
-        pushes = any(move.kind == "push" for phase in call.schedule for move in phase.moves)
+        pushes = any(move.kind == "push" for phase in schedule for move in phase.moves)
         about = (
             request.concrete_mask.digest,
             (request.heads_q, request.num_heads_kv),
@@ -166,28 +159,17 @@ class LayoutCosts:
     def timeline(self, kernel: str, direction: str, role: Role | None = None) -> Timeline | None:
         """The breakdown of a direction's time with a kernel, or None without evidence or without a schedule.
 
-        Args:
-            kernel: The kernel.
-            direction: The direction.
-            role: The role in which the kernel takes each cut of the mask, to predict the cuts. None to predict by the
-                tiles of the whole mask.
+        The cuts of the mask are predicted as the kernel takes them in a role. Without a role, the tiles of the whole
+        mask are.
 
         Raises:
             UnsupportedError: The time of a collective is unknown.
         """
         taken = self.rough(kernel, direction) if role is None else self.exact(kernel, role, direction)
-        return None if taken is None else self.takes(direction, taken)
-
-    def takes(self, direction: str, seconds: _Floats) -> Timeline | None:
-        """The breakdown of a direction's time from the seconds of each pair, or None without a schedule.
-
-        Raises:
-            UnsupportedError: The time of a collective is unknown.
-        """
-        call = self.call(direction)
-        if call is None:
+        schedule = self.schedule(direction)
+        if taken is None or schedule is None:
             return None
-        return call.takes(self.pairs.seconds(seconds), self.links.network, self.links.rates)
+        return timeline(schedule, self.pairs.seconds(taken), self.links.network, self.topology, self.links.rates)
 
     def slowest(self, kernel: str, direction: str) -> float | None:
         """The seconds that the slowest rank computes by the tiles of the whole mask, or None without evidence."""
@@ -214,12 +196,8 @@ class LayoutCosts:
     def exact(self, kernel: str, role: Role, direction: str) -> _Floats | None:
         """The seconds of each pair by its cut of the mask, or None without evidence.
 
-        They are infinite where the kernel does not take the pair.
-
-        Args:
-            kernel: The kernel. A layout of many pairs counts as if the kernel took every pair.
-            role: The kernel's role.
-            direction: The direction to predict.
+        They are infinite where the kernel does not take the pair in a role. A kernel counts as if it took every pair of
+        a layout of many pairs.
         """
         if not self.cuts_all:
             return self.rough(kernel, direction)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import log2, prod
+from math import log2
 from typing import NamedTuple
 
 import numpy as np
@@ -104,40 +104,20 @@ class _Shape(NamedTuple):
         return self.q + self.lse if direction == "forward" else self.q + 2 * self.k
 
 
-class _Measured(NamedTuple):
-    """A measured call: its shape, its work, and the bytes of its results, its peak and its plan."""
-
-    shape: _Shape
-    work: Work
-    results: int
-    peak: int
-    plan: int | None
-
-
 class KernelMemory:
-    """The workspace and the plan of kernels' calls on GPUs, learnt from measured peaks.
-
-    Args:
-        rows: The evidence. Rows without a peak and rows of several ranks are passed over.
-    """
+    """The workspace and the plan of kernels' calls on GPUs, learnt from measured peaks."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
-        self._measured: dict[tuple[str, str], list[_Measured]] = {}
+        self._measured: dict[tuple[str, str], list[tuple[Row, Work]]] = {}
         for row in rows:
             if row.strategy is None and row.peak is not None and row.run.capability is not None:
-                shape = _Shape.of_row(row)
-                about = shape, row.call_work, shape.results(row.direction), row.peak, row.plan
-                self._measured.setdefault((row.kernel, row.direction), []).append(_Measured(*about))
+                self._measured.setdefault((row.kernel, row.direction), []).append((row, row.call_work))
         self._weights = lru_cache(maxsize=1024)(self._fit)
 
     def predicted(self, part: str, kernel: str, problem: Problem, work: Work) -> int | None:
-        """Bytes of a part of a kernel's memory. None without measurements, as for a CPU.
+        """Bytes of the `workspace` that a call allocates beyond its inputs and results, or of its `plan`.
 
-        Args:
-            part: `workspace` for what a call allocates beyond its inputs and results, or `plan` for its plan.
-            kernel: The kernel.
-            problem: The problem, in a direction.
-            work: The work of its call.
+        None without measurements, and for a CPU.
         """
         if problem.device.kind != "cuda":
             return None
@@ -156,21 +136,25 @@ class KernelMemory:
         self, part: str, kernel: str, direction: str, path: str, family: str
     ) -> np.ndarray[tuple[int], np.dtype[np.float64]] | None:
         """The bytes for each unit of a feature, from the calls of the same path or else of the most similar ones."""
-        known = [one for one in self._measured.get((kernel, direction), ()) if part != "plan" or one.plan is not None]
+        known = [
+            one for one in self._measured.get((kernel, direction), ()) if part != "plan" or one[0].plan is not None
+        ]
         kind = family.partition("/")[0]
         groups = (
-            [one for one in known if one.work.path == path],
-            [one for one in known if one.work.family == family],
-            [one for one in known if one.work.family.partition("/")[0] == kind],
-            known,
+            [one for one in known if one[1].path == path],
+            [one for one in known if one[1].family == family],
+            [one for one in known if one[1].family.partition("/")[0] == kind],
         )
         calls = next((group for group in groups if len(group) >= _ENOUGH), known)
         if not calls:
             return None
-        table = np.array([_FEATURES[part](one.shape, one.work) for one in calls], np.float64)
-        wanted = [one.peak - one.results if part == "workspace" else one.plan for one in calls]
-        whole = np.array([one.peak for one in calls], np.float64)
-        return robust(table / whole[:, None], np.array(wanted, np.float64) / whole, _NOISE)
+        shapes = [_Shape.of_row(row) for row, _ in calls]
+        table = np.array([_FEATURES[part](shape, work) for shape, (_, work) in zip(shapes, calls, strict=True)])
+        whole = np.array([row.peak for row, _ in calls], np.float64)
+        wanted = np.array([row.plan for row, _ in calls], np.float64)
+        if part == "workspace":
+            wanted = whole - [shape.results(row.direction) for shape, (row, _) in zip(shapes, calls, strict=True)]
+        return robust(table / whole[:, None], wanted / whole, _NOISE)
 
 
 def _workspace_features(shape: _Shape, work: Work) -> Sequence[float]:
@@ -210,28 +194,14 @@ _FEATURES: Mapping[str, Callable[[_Shape, Work], Sequence[float]]] = {
 }
 
 
-@dataclass(frozen=True)
-class _Calls:
-    """The memory of one kernel in a rank's steps: bytes of all plans, and the largest workspace."""
-
-    plan: int = 0
-    workspace: int = 0
-    unknown: tuple[str, ...] = ()
-
-
 def rank_bytes(
     registry: Registry,
     learnt: KernelMemory,
     problem: Problem,
-    forward: str,
-    backward: str | None = None,
-    strategy: str | None = None,
-    axis_sizes: Mapping[str, int] | None = None,
+    kernels: Sequence[str],
     layout: Layout | None = None,
-    training: bool = False,
-    nccl: bool = True,
-    anywhere: bool = False,
     transport: Transport = Transport.AUTO,
+    anywhere: bool = False,
 ) -> RankMemory:
     """The bytes that one attention call takes on a rank.
 
@@ -239,115 +209,92 @@ def rank_bytes(
         registry: Knows the kernels and the strategy.
         learnt: Knows the memory of measured kernels.
         problem: The problem of all ranks together, in any direction.
-        forward: The kernel that computes the forward.
-        backward: The kernel that computes the backward in training, or None for the forward's kernel.
-        strategy: The context-parallel strategy, or None for one device.
-        axis_sizes: Ranks along each of the strategy's axes.
-        layout: The strategy's layout, or None for the layout of its default placement.
-        training: Whether a backward follows. The result is the larger of both moments.
-        nccl: Whether NCCL moves the tensors of the strategy's collectives.
-        anywhere: Whether a kernel stays valid when its packages are missing here.
+        kernels: The kernel of the forward, and in training that of the backward. Training takes the larger of the bytes
+            at both moments.
+        layout: The layout of a strategy, or None for one device.
         transport: The way in which the strategy moves tensors.
+        anywhere: Whether a kernel stays valid when its packages are missing here.
 
     Raises:
         UnknownNameError: Nobody provides a kernel or the strategy.
         UnsupportedError: A kernel does not take a step.
         PluginError: A function that a manifest names cannot be imported, or returns something else.
     """
-    sizes = dict(axis_sizes or {})
-    if strategy is not None and layout is None:
-        layout = registry.layout(strategy, problem, sizes)
-    paired = backward is not None and backward != forward
-    directions = problem.in_direction(Direction.FORWARD), problem.in_direction(Direction.BACKWARD)
-    before, after = halves(problem) if paired else directions
-    tokens = _tokens(problem, layout)
+    training, is_pair = len(kernels) > 1, len(set(kernels)) > 1
+    each = halves(problem) if is_pair else map(problem.in_direction, (Direction.FORWARD, Direction.BACKWARD))
+    unknown: dict[str, None] = {}
+    calls = [
+        _call_bytes(registry, learnt, kernel, asked, layout, anywhere, unknown)
+        for kernel, asked in zip(kernels, each, strict=False)
+    ]
     # A single kernel has one plan for both directions.
-    first = _calls(registry, learnt, forward, before, layout, anywhere, planned=paired or not training)
-    second = _calls(registry, learnt, backward or forward, after, layout, anywhere) if training else _Calls()
-    around = _around(registry, strategy, problem, sizes, nccl, transport)
-    tensors, gradients = tensor_bytes(problem, *tokens, training=training), gradient_bytes(problem, *tokens)
+    plan = sum(plan for plan, _ in (calls if is_pair else calls[-1:]))
+    tokens = problem.concrete_mask.seqlen_q, problem.concrete_mask.seqlen_k
+    around = None
+    if layout is not None:
+        tokens = (max(map(layout.shard_size, range(layout.world_size))),) * 2
+        around = _strategy_bytes(registry, problem, layout, transport)
+        if around is None:
+            unknown[f"memory of {layout.strategy}"] = None
     out = tokens[0] * problem.heads_q * problem.head_dim * DTYPE_BYTES[problem.dtype]
-    held = {"tensors": tensors, "plan": first.plan + second.plan}
-    kept = around.kept if around and training else 0
-    moments = [_moment(held, 0, first.workspace, around.forward - out if around else 0, kept)]
+    gradients = gradient_bytes(problem, *tokens)
+    held = {"tensors": tensor_bytes(problem, *tokens, training=training), "plan": plan}
+    held["kept"] = around.kept if around and training else 0
+    moments = [{**held, "workspace": calls[0][1], "strategy": max(0, around.forward - out) if around else 0}]
     if training:
-        moments.append(_moment(held, gradients, second.workspace, around.backward - gradients if around else 0, kept))
-    unknown = (*first.unknown, *second.unknown)
-    if strategy is not None and around is None:
-        unknown = (*unknown, f"memory of {strategy}")
-    return RankMemory(max(moments, key=lambda parts: sum(parts.values())), tuple(dict.fromkeys(unknown)))
+        beside = max(0, around.backward - gradients) if around else 0
+        moments.append({**held, "workspace": calls[1][1], "strategy": beside, "gradients": gradients})
+    most = max(moments, key=lambda parts: sum(parts.values()))
+    return RankMemory({name: size for name, size in most.items() if size}, tuple(unknown))
 
 
 def tensor_bytes(problem: Problem, tokens_q: int, tokens_k: int, *, training: bool = False) -> int:
-    """Bytes of q, k, v, out and lse, and in training also of dout.
-
-    Args:
-        problem: Gives heads, head dimension and data type. The mask is not used.
-        tokens_q: Queries on the rank.
-        tokens_k: Keys on the rank.
-        training: Whether a backward follows.
-    """
+    """Bytes of q, k, v, out and lse, and in training also of dout, for the queries and keys of a rank."""
     row = problem.head_dim * DTYPE_BYTES[problem.dtype]
     queries = (3 if training else 2) * row + max(4, DTYPE_BYTES[problem.dtype])
     return tokens_q * problem.heads_q * queries + 2 * tokens_k * problem.num_heads_kv * row
 
 
 def gradient_bytes(problem: Problem, tokens_q: int, tokens_k: int) -> int:
-    """Bytes of dq, dk and dv. The arguments are those of `tensor_bytes`."""
+    """Bytes of dq, dk and dv, for the queries and keys of a rank."""
     row = problem.head_dim * DTYPE_BYTES[problem.dtype]
     return row * (tokens_q * problem.heads_q + 2 * tokens_k * problem.num_heads_kv)
 
 
 def held_bytes(problem: Problem, tokens_q: int, tokens_k: int, *, training: bool) -> int:
-    """Bytes of all tensors, and in training also of the gradients. The arguments are those of `tensor_bytes`."""
+    """Bytes of all tensors, and in training also of the gradients, for the queries and keys of a rank."""
     gradients = gradient_bytes(problem, tokens_q, tokens_k) if training else 0
     return tensor_bytes(problem, tokens_q, tokens_k, training=training) + gradients
 
 
-def _tokens(problem: Problem, layout: Layout | None) -> tuple[int, int]:
-    """Queries and keys of the rank that holds most."""
-    if layout is None:
-        return problem.concrete_mask.seqlen_q, problem.concrete_mask.seqlen_k
-    most = max(map(layout.shard_size, range(layout.world_size)))
-    return most, most
-
-
-def _moment(held: Mapping[str, int], gradients: int, workspace: int, strategy: int, kept: int) -> dict[str, int]:
-    """The parts at one moment: the memory that is held throughout, and the memory of that moment."""
-    parts = {**held, "gradients": gradients, "workspace": workspace, "strategy": max(0, strategy), "kept": kept}
-    return {name: size for name, size in parts.items() if size}
-
-
-def _around(
-    registry: Registry,
-    strategy: str | None,
-    problem: Problem,
-    sizes: Mapping[str, int],
-    nccl: bool,
-    transport: Transport,
+def _strategy_bytes(
+    registry: Registry, problem: Problem, layout: Layout, transport: Transport
 ) -> StrategyMemory | None:
-    """The strategy's memory, or None without a strategy, or if the strategy does not state it."""
-    if strategy is None or prod(sizes.values()) == 1:
-        return None if strategy is None else StrategyMemory(0, 0)
-    memory: StrategyMemory | None = registry.stated(strategy, "memory", problem, sizes, nccl, transport)
-    return memory
+    """The strategy's memory, or None if the strategy does not state it."""
+    if layout.world_size == 1:
+        return StrategyMemory(0, 0)
+    assert layout.strategy is not None, "the registry made it"
+    nccl = problem.device.kind == "cuda"
+    found: StrategyMemory | None = registry.stated(
+        layout.strategy, "memory", problem, dict(layout.axis_sizes), nccl, transport
+    )
+    return found
 
 
-def _calls(
+def _call_bytes(
     registry: Registry,
     learnt: KernelMemory,
     kernel: str,
     problem: Problem,
     layout: Layout | None,
     anywhere: bool,
-    *,
-    planned: bool = True,
-) -> _Calls:
-    """The memory of a kernel in a rank's steps or its only call.
+    unknown: dict[str, None],
+) -> tuple[int, int]:
+    """The bytes of all plans and of the largest workspace of a kernel in a rank's steps, or in its only call.
 
     Strategies want gradients in their buffers. A kernel that does not fill them has its own gradients beside them.
     """
-    manifest, plan, workspace, unknown = registry.manifest(kernel), 0, 0, dict[str, None]()
+    manifest, plan, workspace = registry.manifest(kernel), 0, 0
     for step, times in _steps(problem, layout):
         verdict = registry.resolve(kernel, step, anywhere=anywhere)
         verdict.check()
@@ -365,9 +312,9 @@ def _calls(
             parts[part] = size or 0
         if layout is not None and step.direction is Direction.BACKWARD and not verdict.offer.fills_buffers:
             parts["workspace"] += gradient_bytes(step, mask.seqlen_q, mask.seqlen_k)
-        plan += times * parts["plan"] if planned else 0
+        plan += times * parts["plan"]
         workspace = max(workspace, parts["workspace"])
-    return _Calls(plan, workspace, tuple(unknown))
+    return plan, workspace
 
 
 def _steps(problem: Problem, layout: Layout | None) -> Iterator[tuple[Problem, int]]:

@@ -19,10 +19,6 @@ def meshes(ranks: int, axes: Sequence[str]) -> Iterator[dict[str, int]]:
     """The sizes of a strategy's axes that make up some ranks, none of them 1 where there are several axes.
 
     A strategy of several axes, one of which has a single rank, is another strategy with more to do.
-
-    Args:
-        ranks: Ranks, 2 or more.
-        axes: The strategy's axes.
     """
     for sizes in _factors(ranks, len(axes)):
         if len(axes) == 1 or min(sizes) > 1:
@@ -34,11 +30,6 @@ def few_meshes(ranks: int, axes: Sequence[str], per_host: int) -> list[dict[str,
 
     A selected mesh has its innermost axis within a host. In the first one, the two innermost axes fill a host as far as
     possible. Each further one is the farthest from the meshes before it, in the logarithms of its sizes.
-
-    Args:
-        ranks: Ranks, 2 or more.
-        axes: The strategy's axes.
-        per_host: Ranks on a host.
     """
     found = list(meshes(ranks, axes))
     if ranks <= _EVERY or len(axes) == 1:
@@ -66,16 +57,7 @@ def laid_out(
     placements: Sequence[str] = (),
     refusals: dict[str, list[str]] | None = None,
 ) -> Iterator[Layout]:
-    """The layouts of a strategy on a mesh. Several placements may have equal layouts.
-
-    Args:
-        registry: Knows the strategy.
-        strategy: The strategy's name.
-        problem: The problem of all ranks together.
-        sizes: Ranks along each of the strategy's axes.
-        placements: The placements to lay out. Empty for all.
-        refusals: Receives the placements that have no layout, by the reason.
-    """
+    """The layouts of a strategy on a mesh. Several placements may have equal layouts."""
     for placement in placements or registry.strategy(strategy).placements:
         try:
             yield registry.layout(strategy, problem, sizes, placement)

@@ -62,12 +62,7 @@ class Transferred:
 
 @dataclass(frozen=True)
 class Link:
-    """The time of a collective: latency + bytes that leave a rank / bandwidth.
-
-    Attributes:
-        bandwidth: Bytes a second, one way.
-        latency: Seconds a call.
-    """
+    """The time of a collective: latency in seconds + bytes that leave a rank / bandwidth in bytes a second, one way."""
 
     bandwidth: float
     latency: float = 0.0
@@ -99,12 +94,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Topology:
-    """The hosts of a mesh's ranks.
-
-    Attributes:
-        axis_sizes: Ranks along each of a strategy's axes, in the strategy's order.
-        ranks_per_host: Ranks on a host, next to one another in the mesh, or None if one host has all ranks.
-    """
+    """The hosts of a mesh's ranks, which are next to one another in the mesh. None if one host has all ranks."""
 
     axis_sizes: tuple[tuple[str, int], ...]
     ranks_per_host: int | None = None
@@ -126,12 +116,7 @@ class Topology:
 
 @dataclass(frozen=True)
 class Network:
-    """The links that collectives use.
-
-    Attributes:
-        inside: For each kind, the link within a host by the number of ranks. Other numbers take the nearest one's link.
-        between: The link of each GPU to other hosts, or None if there is none.
-    """
+    """The links that collectives use: within a host by kind and number of ranks, and of each GPU to other hosts."""
 
     inside: Mapping[str, Mapping[int, Link]]
     between: Link | None = field(default=None)
@@ -177,9 +162,6 @@ def fit_links(measured: Sequence[Transferred]) -> dict[str, dict[int, Link]]:
     """The link of each measured kind and number of ranks.
 
     The fit is by non-negative least squares on the relative error.
-
-    Args:
-        measured: Collectives within a host. A collective that sends nothing is ignored.
     """
     groups: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for row in measured:
@@ -201,10 +183,6 @@ def transferred(mesh: str, communication: Mapping[str, Collected]) -> Iterator[T
     A record does not name the axis of a kind. If a strategy has several axes, a p2p counts along the last but one, and
     the other kinds along the last. Evidence does not state the bytes that leave a rank either. They are all bytes of a
     p2p and of pushes, and n − 1 of n parts of the other kinds, as in nccl-tests.
-
-    Args:
-        mesh: Ranks along each axis, such as `ring=2,ulysses=2`.
-        communication: The collectives by kind. Kinds outside `MOVES` are left out.
     """
     sizes = [int(axis.partition("=")[2]) for axis in mesh.split(",")]
     for kind, moved in communication.items():

@@ -41,13 +41,7 @@ _ARRIVAL = 1800
 def nominal_cost(manifests: Sequence[KernelManifest], problem: Problem, layout: Layout) -> float:
     """The nominal cost of a layout's forward, which a pair's first kernel computes, in scores of one rank.
 
-    Args:
-        manifests: The manifest of a kernel that takes every step, or those of a pair.
-        problem: The problem, with the global mask.
-        layout: The layout, which assigns steps to ranks.
-
-    Returns:
-        The sum over steps of the largest cost of any rank.
+    It is the sum over steps of the largest cost of any rank.
     """
     if len(manifests) > 1:
         problem = problem.in_direction(Direction.FORWARD)

@@ -25,13 +25,9 @@ _CROWDED = 4
 
 @dataclass(frozen=True, eq=False)
 class Owned:
-    """The rows of tiles that parts hold tokens of. A row at a seam is there for each part that holds some of it.
+    """The rows of tiles that parts hold tokens of: the row, the part, and the part's share of its tokens: [entries].
 
-    Attributes:
-        tile: The row of tiles: [entries].
-        part: The part: [entries].
-        share: The share of the row's tokens: [entries].
-        parts: How many parts there are.
+    A row at a seam is there for each part that holds some of it.
     """
 
     tile: _Ints
@@ -60,13 +56,7 @@ class Owned:
 
 
 def tiles_before(parts: Sequence[_Ints], tokens: int, size: int) -> _Shares:
-    """The tiles that each part holds before each column of tiles: [columns + 1, parts].
-
-    Args:
-        parts: Ranges of tokens, which parts may share: [parts][ranges, 2].
-        tokens: Tokens of all parts together.
-        size: Tokens of a tile.
-    """
+    """The tiles that each part, as ranges of tokens, holds before each column of tiles: [columns + 1, parts]."""
     owned = np.zeros((-(-tokens // size) + 2, len(parts)), np.float32)
     flat = np.concatenate([np.zeros((0, 2), np.int64), *parts])
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])

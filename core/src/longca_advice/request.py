@@ -6,7 +6,7 @@ and of strategies go by the same GPU, and say so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,6 @@ from longca.manifests import Device, Direction, Layout, Offer, Problem, Transpor
 from longca.manifests.step_cuts import StepStack
 from longca.plugins import Registry
 from longca_advice.capacity import Capacity
-from longca_advice.choices import Choice, Proof, Seconds
 from longca_advice.costs import CostModel, Key
 from longca_advice.devices import evidence_name
 from longca_advice.history import code_version
@@ -27,13 +26,9 @@ __all__ = ["Request", "similar_gpus", "trusted", "with_evidence_of"]
 
 @dataclass(frozen=True)
 class Request:
-    """The problem that was asked, and the sources that answer it.
+    """The problem of all ranks together that was asked, in any direction, and the sources that answer it.
 
     Attributes:
-        problem: The problem of all ranks together, in any direction.
-        training: Whether a backward follows the forward.
-        registry: Knows kernels and strategies.
-        costs: Predicts the seconds of kernel calls.
         capacity: The memory of each rank's device, or None if unknown.
         kernels: The kernels to choose from, alone and as pairs of each other.
         anywhere: Whether a kernel stays valid when its packages are missing here.
@@ -112,12 +107,7 @@ class Request:
         return self.registry.offers(kernel, problem, stack, anywhere=self.anywhere)
 
     def unverified(self, kernel: str, layout: Layout | None = None) -> bool:
-        """Whether nobody verified an offer on the device by which a kernel or a pair takes the problem.
-
-        Args:
-            kernel: The kernel or the pair.
-            layout: Under context parallelism, the queries, keys and heads of every step.
-        """
+        """Whether nobody verified an offer on the device by which a kernel or a pair takes the problem or its steps."""
         if not self.problem.allow_unverified:
             return False
         problem = self.problem.in_direction(Direction.BACKWARD if self.training else Direction.FORWARD)
@@ -136,69 +126,10 @@ class Request:
         return tuple(dict.fromkeys(manifest.install or f"pip install '{text}'" for text in lacking))
 
     def memory(
-        self,
-        kernels: Sequence[str],
-        strategy: str | None = None,
-        sizes: Mapping[str, int] | None = None,
-        layout: Layout | None = None,
-        transport: Transport = Transport.AUTO,
+        self, kernels: Sequence[str], layout: Layout | None = None, transport: Transport = Transport.AUTO
     ) -> RankMemory:
-        """The bytes of a call on the rank that needs most.
-
-        Args:
-            kernels: The kernel of each direction.
-            strategy: The strategy, or None on one device. Its axes' sizes, its layout and its transport follow.
-        """
-        nccl = self.problem.device.kind == "cuda"
-        about = (strategy, sizes, layout, self.training, nccl, self.anywhere, transport)
-        return rank_bytes(self.registry, self.costs.memory, self.problem, kernels[0], kernels[-1], *about)
-
-    def choice(
-        self,
-        kernels: Sequence[str],
-        seconds: Sequence[float],
-        interval: tuple[float, float],
-        memory: RankMemory,
-        ranks: int = 1,
-        intervals: tuple[tuple[float, float], ...] = (),
-        *,
-        ranked: float,
-        proof: Proof,
-        call: str,
-        unverified: bool = False,
-        **shared: str,
-    ) -> Choice:
-        """A way to compute the problem.
-
-        Args:
-            kernels: The kernel of each direction.
-            seconds: The predicted time of each direction.
-            interval: The ends of the interval of their sum.
-            memory: The memory of a call.
-            ranks: Ranks that share the problem.
-            intervals: The interval of each direction, if known.
-            ranked: Seconds to rank it by.
-            proof: The evidence behind the prediction.
-            call: The line to paste.
-            unverified: Whether nobody verified one of the kernels on the device.
-            **shared: The strategy, its placement and its mesh, if ranks share the problem.
-        """
-        total, backward = sum(seconds), seconds[1] if self.training else None
-        installs = (self.install(name, Verdict(name)) for name in dict.fromkeys(kernels))
-        return Choice(
-            forward=kernels[0],
-            backward=kernels[1] if self.training else None,
-            seconds=Seconds(seconds[0], backward, total, *interval, intervals, ranked),
-            bytes_per_rank=memory.total,
-            fits=self.fits(memory.total),
-            proof=proof,
-            call=call.removesuffix(")") + ", allow_unverified=True)" if unverified else call,
-            tflops=1e-12 * self.flops / total / ranks,
-            install=tuple(dict.fromkeys(command for commands in installs for command in commands)),
-            unknown=memory.unknown,
-            unverified=unverified,
-            **shared,
-        )
+        """The bytes of a call with a kernel for each direction, on the rank that needs most."""
+        return rank_bytes(self.registry, self.costs.memory, self.problem, kernels, layout, transport, self.anywhere)
 
     def as_json(self, ranks: int, per_node: int) -> dict[str, Any]:
         """The problem as plain data."""
@@ -223,22 +154,14 @@ def _plain(value: Any) -> Any:
 
 
 def similar_gpus(device: Device) -> list[Device | None]:
-    """The GPUs whose evidence may answer for a device: None for the device itself comes first.
-
-    Args:
-        device: The device. A CPU has no other.
-    """
+    """The GPUs whose evidence may answer for a device: None for the device itself comes first. A CPU has no other."""
     return [None, *sources().costs.gpus_like(device)]
 
 
 def with_evidence_of(request: Request, gpu: Device | None) -> Request:
-    """The question as the evidence of a GPU answers it.
+    """The question as the evidence of one of `similar_gpus` answers it.
 
     Evidence of another GPU knows nothing of kernels that were found wrong here, so they are left out.
-
-    Args:
-        request: The question.
-        gpu: One of `similar_gpus`.
     """
     if gpu is None:
         return request
@@ -249,13 +172,7 @@ def with_evidence_of(request: Request, gpu: Device | None) -> Request:
 def trusted(problem: Problem, registry: Registry, valid: list[str]) -> tuple[list[str], list[str]]:
     """The kernels whose installed version was not found wrong here, or all of them if none is left.
 
-    Args:
-        problem: The problem, with its device.
-        registry: The registry of the kernels.
-        valid: The valid kernels.
-
-    Returns:
-        The kernels, and a sentence about each other one, or about all of them.
+    A sentence about each other one follows, or a sentence about all of them.
     """
     wrong = _found_wrong(problem, registry, valid)
     if wrong and len(wrong) == len(valid):

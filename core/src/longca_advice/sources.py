@@ -21,14 +21,7 @@ __all__ = ["Links", "Sources", "sources"]
 
 @dataclass(frozen=True)
 class Links:
-    """The links between ranks.
-
-    Attributes:
-        network: Links within a host and between hosts.
-        rates: The overhead of a call beside its kernels and its collectives.
-        per_host: Ranks on a host.
-        measured: The seconds of measured calls of strategies by kernel, for each `Row.shared_call`.
-    """
+    """The links between ranks, the overhead of calls, and the measured seconds by `Row.shared_call` and kernel."""
 
     network: Network
     rates: Rates
@@ -38,13 +31,7 @@ class Links:
 
 @dataclass(frozen=True, eq=False)
 class Sources:
-    """Evidence. An instance equals only itself, so that models can be cached by it.
-
-    Attributes:
-        rows: The evidence.
-        notes: Errors in this machine's evidence, in sentences.
-        here: This machine's history, with its verdicts on kernels.
-    """
+    """Evidence. An instance equals only itself, so that models can be cached by it."""
 
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
@@ -56,13 +43,7 @@ class Sources:
         return CostModel(self.rows)
 
     def links(self, device: str, per_host: int, between: Link | None = None) -> Links:
-        """The links of a device's ranks, from the collectives and the calls that rows measured on such devices.
-
-        Args:
-            device: The device's name in the evidence.
-            per_host: Ranks on a host.
-            between: The link of each device to other hosts, or None if none was named.
-        """
+        """The links of ranks, from the collectives and the calls that rows measured on devices of that name."""
         return _links(self, device, per_host, between)
 
 
@@ -84,10 +65,7 @@ def _measured(rows: Iterable[Row]) -> dict[Hashable, dict[str, float]]:
 
 
 def sources(records: tuple[str, ...] = ()) -> Sources:
-    """All evidence: shipped, measured here, and in named folders. It is cached until this machine's evidence changes.
-
-    Args:
-        records: Folders of runs.
+    """All evidence: shipped, measured here, and in folders of runs. It is cached until this machine's evidence changes.
 
     Raises:
         RequestError: A folder holds no run, or a line is no record.

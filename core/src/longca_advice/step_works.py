@@ -41,10 +41,8 @@ _NOTHING = 1e-3
 class Pairs:
     """Which queries meet which keys in a layout, each pair once.
 
-    Attributes:
-        parts: The pairs, as parts of `layout.table`: [pairs, 2].
-        index: The pair of each step: [ranks, steps]; −1 where a rank has fewer steps than others.
-        heads: Query heads and KV heads of a step. They are the same on every rank.
+    A pair is two parts of `layout.table`: [pairs, 2]. The index is the pair of each step: [ranks, steps], and −1 where
+    a rank has fewer steps than others. The query heads and KV heads of a step are the same on every rank.
     """
 
     parts: _Ints
@@ -73,11 +71,9 @@ def pairs_of(layout: Layout) -> Pairs:
 
 @dataclass(frozen=True, eq=False)
 class PairTiles:
-    """The tiles of the pairs of a layout. Works with small differences are merged.
+    """The tiles of the pairs of a layout: the distinct works, and the work of each pair: [pairs].
 
-    Attributes:
-        works: The distinct works, or None for an empty one. They have no path yet, or the path of a full mask.
-        which: The work of each pair: [pairs].
+    Works with small differences are merged. They have no path yet, or the path of a full mask. An empty one is None.
     """
 
     works: tuple[Work | None, ...]
@@ -89,14 +85,7 @@ class PairTiles:
         return int(np.array([work.tiles if work else 0.0 for work in self.works])[self.which].argmax())
 
     def seconds(self, costs: CostModel, key: Key, path: str, heads: tuple[int, int]) -> _Floats | None:
-        """The predicted seconds of each pair: [pairs]. None without evidence.
-
-        Args:
-            costs: The cost model.
-            key: The key of the kernel's calls.
-            path: The path of works that have no full mask.
-            heads: Query heads and KV heads.
-        """
+        """The predicted seconds of each pair, by a path for works that have none: [pairs]. None without evidence."""
         works = [work and (work if work.path else replace(work, path=path)) for work in self.works]
         found = StepCalls.of(works, heads).seconds(costs, key)
         return None if found is None else found[self.which]
@@ -104,12 +93,7 @@ class PairTiles:
 
 @dataclass(frozen=True, eq=False)
 class StepCalls:
-    """The kernel calls of some steps.
-
-    Attributes:
-        count: The number of steps.
-        families: The calls of each family, and the indices of their steps. Steps without work have no call.
-    """
+    """The kernel calls of so many steps: those of each family, and the indices of their steps."""
 
     count: int
     families: tuple[tuple[list[int], Calls], ...]
@@ -126,12 +110,7 @@ class StepCalls:
         return cls(len(works), tuple(each))
 
     def seconds(self, costs: CostModel, key: Key) -> _Floats | None:
-        """The predicted seconds of each step, 0 without a call: [steps]. None without evidence.
-
-        Args:
-            costs: The cost model.
-            key: The key of the kernel's calls.
-        """
+        """The predicted seconds of each step, 0 without a call: [steps]. None without evidence."""
         found = np.zeros(self.count)
         for mine, calls in self.families:
             predicted = costs.seconds(key, calls)
@@ -149,11 +128,6 @@ def pair_tiles(mask: Mask, layout: Layout, pairs: Pairs) -> PairTiles:
     """The tiles of each pair of a layout, from those of the whole mask.
 
     Strategies that place tokens alike have the same pairs. The latest are kept.
-
-    Args:
-        mask: The mask of all tokens: of slices or of blocks, where ranks cut it.
-        layout: Who computes what.
-        pairs: Its pairs.
     """
     arrays = layout.table.arrays
     about = hashlib.blake2b(b"%d" % len(arrays))
@@ -206,11 +180,7 @@ def _pair_tiles(mask: SliceMask, arrays: Sequence[_Ints], pairs: _Ints) -> PairT
 
 
 def _distinct(table: _Floats) -> tuple[tuple[Work | None, ...], _Ints]:
-    """The works that differ, and which of them each pair's is.
-
-    Args:
-        table: Of each pair full and partial tiles, the most in a row, and the rows and columns of tiles: [5, pairs].
-    """
+    """The works that differ, and which of them each pair's is, from a table with a row for each number: [5, pairs]."""
     code, classes = np.zeros(table.shape[1], np.int64), 100 if table.shape[1] <= _FINE else 30
     for column in table:
         step = np.round(classes * np.log(column + 1)).astype(np.int64)

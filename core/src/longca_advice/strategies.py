@@ -7,18 +7,23 @@ predicted exactly, from the cut of each step, and their kernels are checked, unt
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 
 from longca.errors import UnsupportedError
-from longca_advice.candidates import Ranking
+from longca.manifests import Layout
+from longca.manifests.pairs import split
+from longca_advice.candidates import PAIR, Candidate, Ranking
 from longca_advice.choices import Choice, Refused, Unmeasured
 from longca_advice.layout_costs import LayoutCosts, Role
+from longca_advice.memory import RankMemory
 from longca_advice.meshes import few_meshes, laid_out, left_out, mesh_text
 from longca_advice.request import Request
 from longca_advice.sources import Links
-from longca_advice.strategy_candidates import StrategyCandidate, across, candidate_of, roles_of
+from longca_advice.timeline import Timeline
 
-__all__ = ["exactly", "layout_costs_of", "rank_strategies", "roughly"]
+__all__ = ["StrategyCandidate", "candidate_of", "exactly", "layout_costs_of", "rank_strategies", "roughly"]
 
 #: Layouts that are predicted exactly: the least number, if so many exist, and the greatest.
 _EXACT, _AT_MOST = 8, 12
@@ -29,16 +34,125 @@ _MANY = 128
 #: The factor by which a kernel may look slower than the fastest valid one and still be predicted exactly.
 _SLOWER = 1.6
 
+#: The factor by which predictions of strategies are wider than predictions of their kernels, on either side. A layout
+#: with measured calls of its own is left for another one only if that gains more.
+_STRATEGY = 1.06
+
+#: Share of the time spent waiting for other hosts, from which on a ring is advised against.
+_MUCH = 0.25
+
+#: The roles of the kernels of a pair.
+_HALVES: tuple[Role, Role] = ("forward", "backward")
+
+
+@dataclass(frozen=True, eq=False)
+class StrategyCandidate(Candidate):
+    """A strategy's layout with its kernels, and the breakdown of each direction's time."""
+
+    costs: LayoutCosts
+    timelines: tuple[Timeline, ...]
+
+    @property
+    def title(self) -> str:
+        """The kernel and the layout in a few words."""
+        return f"{self.kernel} with {self.costs.name}"
+
+    @cached_property
+    def measured(self) -> tuple[float | None, ...]:
+        """The measured seconds of this very call in each direction, or None."""
+        each = zip(self.kernels, self.request.directions, strict=True)
+        return tuple(self.costs.measured(direction).get(kernel) for kernel, direction in each)
+
+    @property
+    def each(self) -> tuple[float, ...]:
+        """Seconds of each direction: measured ones, or else predicted ones."""
+        both = zip(self.measured, self.timelines, strict=True)
+        return tuple(timeline.seconds if known is None else known for known, timeline in both)
+
+    @property
+    def ranked(self) -> float:
+        """Seconds to rank by. A pair must be clearly faster than a layout with one kernel."""
+        return self._cautious * (1 / PAIR if split(self.kernel) else 1.0)
+
+    @property
+    def _cautious(self) -> float:
+        """Its seconds. A part that was not measured counts as slow as its interval allows.
+
+        That is the part of the interval that strategies add, and the kernel's part if such kernel calls are unseen.
+        """
+        found = self.estimates
+        slower = sum(one.ranked for one in found) / sum(one.seconds for one in found) if found else 1.0
+        return self._known + (self.seconds - self._known) * slower * _STRATEGY
+
+    @property
+    def measured_text(self) -> str:
+        """In words, which of its times are measured ones of this very call. Empty if none is."""
+        known = zip(self.request.directions, self.measured, strict=True)
+        names = [f"the {direction}" for direction, seconds in known if seconds is not None]
+        if not names:
+            return ""
+        verb = "are measured times" if len(names) > 1 else "is a measured time"
+        return f"{' and '.join(names)} {verb} of this mask with this strategy, mesh and placement"
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The ends of the interval that holds the time with 90 %. A measured time varies too."""
+        low = min((one.low / one.seconds for one in self.estimates), default=0.8) / _STRATEGY
+        high = max((one.high / one.seconds for one in self.estimates), default=1.25) * _STRATEGY
+        known, rest = self._known, self.seconds - self._known
+        return known / _STRATEGY + rest * low, known * _STRATEGY + rest * high
+
+    @property
+    def intervals(self) -> tuple[tuple[float, float], ...]:
+        """None: the interval of both directions together is known."""
+        return ()
+
+    @property
+    def layout(self) -> Layout:
+        """The layout by which ranks share the problem."""
+        return self.costs.layout
+
+    @cached_property
+    def memory(self) -> RankMemory:
+        """The memory of a call on the rank that needs most."""
+        return self.request.memory(self.kernels, self.layout, self.costs.moved_by)
+
+    def choice(self) -> Choice:
+        """The candidate as a choice, with its layout."""
+        costs, found = self.costs, super().choice()
+        notes = (*found.proof.notes, *filter(None, [costs.checked, self.measured_text]))
+        return replace(
+            found,
+            proof=replace(found.proof, outside=(*_unseen(costs), *found.proof.outside), notes=notes),
+            tflops=found.tflops / costs.layout.world_size,
+            strategy=costs.strategy,
+            placement=costs.placement,
+            mesh=costs.mesh,
+        )
+
+    @property
+    def _known(self) -> float:
+        """Seconds of the measured directions."""
+        return sum(seconds for seconds in self.measured if seconds is not None)
+
+    @property
+    def call(self) -> str:
+        """The lines to paste, without the closing parenthesis."""
+        costs = self.costs
+        sizes = ", ".join(map(str, costs.sizes.values()))
+        names = ", ".join(f'"{axis}"' for axis in costs.sizes)
+        comma = "," if len(costs.sizes) == 1 else ""
+        return (
+            "from torch.distributed.device_mesh import init_device_mesh\n"
+            f'mesh = init_device_mesh("{self.request.problem.device.kind}", ({sizes}{comma}), '
+            f"mesh_dim_names=({names}{comma}))\n"
+            f"longca.attention(q, k, v, mask, kernel={self.kernel!r}, strategy={costs.strategy!r}, mesh=mesh, "
+            f"placement={costs.placement!r}"
+        )
+
 
 def rank_strategies(request: Request, ranks: int, links: Links, strategies: Sequence[str]) -> Ranking:
-    """The strategies that take a problem on some ranks. Each mesh and placement has its fastest kernels.
-
-    Args:
-        request: The question.
-        ranks: Ranks, 2 or more.
-        links: The links between the ranks.
-        strategies: Strategies to choose from.
-    """
+    """The strategies that take a problem on some ranks. Each mesh and placement has its fastest kernels."""
     refused: list[Refused] = []
     unmeasured: dict[str, Unmeasured] = {}
     rough: list[StrategyCandidate] = []
@@ -69,20 +183,13 @@ def rank_strategies(request: Request, ranks: int, links: Links, strategies: Sequ
     manifests = [request.registry.strategy(name) for name in strategies]
     notes = (text for one in manifests for text in left_out(ranks, one.name, one.axes, links.per_host))
     unranked = [f"no evidence ranks {', '.join(blind)}"] if blind else []
-    return Ranking(tuple(choices), without, tuple(refused), (*notes, *across(exact), *unranked))
+    return Ranking(tuple(choices), without, tuple(refused), (*notes, *_across(exact), *unranked))
 
 
 def layout_costs_of(
     request: Request, ranks: int, links: Links, strategies: Sequence[str]
 ) -> Iterator[LayoutCosts | Refused]:
-    """Every distinct layout, once. A placement without a layout is refused with the reason.
-
-    Args:
-        request: The question.
-        ranks: Ranks, 2 or more.
-        links: The links between the ranks.
-        strategies: Strategies to choose from.
-    """
+    """Every distinct layout, once. A placement without a layout is refused with the reason."""
     for name in strategies:
         manifest = request.registry.strategy(name)
         sizes_of_all = few_meshes(ranks, manifest.axes, links.per_host)
@@ -108,16 +215,12 @@ def _part_of(name: str, found: Sequence[tuple[str, str]], meshes: int, placement
 
 
 def roughly(costs: LayoutCosts, named: tuple[str, ...] | None = None) -> StrategyCandidate:
-    """A layout with the kernels that are quickest by the tiles of the whole mask.
-
-    Args:
-        costs: The layout.
-        named: The kernel of each direction, or None to choose them.
+    """A layout with the named kernels, or the quickest ones, by the tiles of the whole mask.
 
     Raises:
         UnsupportedError: There is no prediction.
     """
-    if any(costs.call(direction) is None for direction in costs.request.directions):
+    if any(costs.schedule(direction) is None for direction in costs.request.directions):
         raise UnsupportedError(f"{costs.strategy} states no schedule, so its time is not predicted")
     # The fastest kernel on a layout is the one whose slowest rank computes least.
     kernels = named or [min(each, key=lambda name: each[name], default="") for each in _slowest(costs)]
@@ -139,10 +242,9 @@ def _slowest(costs: LayoutCosts) -> list[dict[str, float]]:
 def _refined(
     rough: Sequence[StrategyCandidate],
 ) -> tuple[list[StrategyCandidate], list[Refused], list[StrategyCandidate]]:
-    """The best layouts, predicted exactly, until enough are known and the remaining layouts are predicted to be slower.
+    """The best layouts, predicted exactly, until enough are known and the others are predicted to be slower.
 
-    Returns:
-        The valid layouts (the fastest first), the refused layouts, and the layouts that were not predicted.
+    They are the valid layouts (the fastest first), the refused layouts, and the layouts that were not predicted.
     """
     known: list[StrategyCandidate] = []
     refused: list[Refused] = []
@@ -159,10 +261,7 @@ def _refined(
 
 
 def exactly(costs: LayoutCosts, named: tuple[str, ...] | None = None) -> StrategyCandidate | Refused:
-    """A layout with its fastest valid kernels, or the reasons why it has none. No evidence is no reason.
-
-    The arguments are those of `roughly`.
-    """
+    """A layout with its fastest valid kernels, or the reasons why it has none. No evidence is no reason."""
     kernels = dict.fromkeys(named) if named else _promising(costs)
     directions = costs.request.directions
     roles: tuple[Role, ...] = ("forward", "backward", "both") if len(directions) > 1 else ("forward",)
@@ -171,7 +270,7 @@ def exactly(costs: LayoutCosts, named: tuple[str, ...] | None = None) -> Strateg
         names
         for names in product(kernels, repeat=len(directions))
         if (costs.request.allows(names) if named is None else names == named)
-        and all(refusals[each] is None for each in zip(names, roles_of(names), strict=True))
+        and all(refusals[each] is None for each in zip(names, _roles_of(names), strict=True))
     )
     found = [one for names in valid if (one := candidate_of(costs, names)) is not None]
     if found:
@@ -196,3 +295,52 @@ def _promising(costs: LayoutCosts) -> list[str]:
             if limit == float("inf") and costs.refusal(name, role) is None:
                 limit = _SLOWER * seconds[name]
     return list(found)
+
+
+def _roles_of(kernels: Sequence[str]) -> tuple[Role, ...]:
+    """The role of each direction's kernel."""
+    return ("both", "both") if len(set(kernels)) < len(kernels) else _HALVES[: len(kernels)]
+
+
+def _unseen(costs: LayoutCosts) -> Iterator[str]:
+    """In words, that collectives of as many ranks were not measured."""
+    measured = max((ranks for kinds in costs.links.network.inside.values() for ranks in kinds), default=1)
+    if costs.layout.world_size > measured:
+        yield f"{costs.layout.world_size} devices; measured up to {measured}"
+
+
+def _across(found_exactly: Sequence[StrategyCandidate]) -> Iterator[str]:
+    """Remarks on links between hosts: they were not measured, and some layouts wait for them a long time."""
+    if any(one.costs.topology.ranks_per_host is not None for one in found_exactly):
+        yield "times between hosts are computed from the bandwidth that was given; none was measured (unverified)"
+    for one in found_exactly:
+        topology, last = one.costs.topology, one.timelines[-1]
+        axes = [axis for axis in topology.sizes if topology.shared(axis) < topology.sizes[axis]]
+        link = one.costs.links.network.between
+        if axes and link is not None and last.exposed > _MUCH * last.seconds:
+            # Moves that now take the exposed time beside the kernels' would have to fit behind the kernels.
+            need = (last.compute + last.exposed) / max(last.compute, 1e-12) * link.bandwidth
+            hybrid = ". A hybrid, such as usp with its inner axis in a host, waits less" * (len(topology.sizes) == 1)
+            yield (
+                f"{one.costs.name} waits {last.exposed / last.seconds:.0%} of the time for links between hosts of "
+                f"{link.bandwidth / 1e9:.0f} GB/s. It would wait little with {need / 1e9:.0f} GB/s{hybrid}"
+            )
+
+
+def candidate_of(costs: LayoutCosts, kernels: Sequence[str], exactly: bool = True) -> StrategyCandidate | None:
+    """A layout with a kernel for each direction, or None if a time is unknown.
+
+    The cut of each step is predicted exactly, or else the tiles of the whole mask. Each kernel takes every step then.
+
+    Raises:
+        UnsupportedError: The time of a collective is unknown.
+    """
+    each = zip(kernels, costs.request.directions, _roles_of(kernels), strict=True)
+    found = [costs.timeline(kernel, direction, role if exactly else None) for kernel, direction, role in each]
+    known = tuple(timeline for timeline in found if timeline is not None)
+    if len(known) < len(found):
+        return None
+    halves = zip(kernels, _HALVES, costs.request.directions, strict=False) if exactly else ()
+    estimates = (costs.estimate(*half) for half in halves)
+    about = costs.request, tuple(kernels), tuple(one for one in estimates if one is not None)
+    return StrategyCandidate(*about, costs, known)

@@ -29,7 +29,7 @@ from longca.plugins import Registry
 from longca_advice.fit import robust
 from longca_advice.network import Network, Topology
 
-__all__ = ["Observed", "Rates", "StrategyCall", "Timeline", "fit_rates", "schedule_of", "timeline"]
+__all__ = ["Observed", "Rates", "Timeline", "fit_rates", "schedule_of", "timeline"]
 
 #: Relative errors below this are noise, and weigh all the same.
 _NOISE = 0.01
@@ -55,16 +55,7 @@ class Rates:
 
 
 class Observed(NamedTuple):
-    """A measured call of a strategy, with the values of its timeline without rates.
-
-    Attributes:
-        seconds: Time of the call, on the slowest rank.
-        expected: Seconds of its timeline if only kernels and collectives cost time.
-        touched: Bytes read and written for packing, casting and merging.
-        beside: Seconds of collectives beside kernels.
-        beside_p2p: Seconds of ring hops beside kernels.
-        phases: Number of phases that launch anything.
-    """
+    """The seconds of a measured call on the slowest rank, and the values of its `Timeline` without rates."""
 
     seconds: float
     expected: float
@@ -75,12 +66,9 @@ class Observed(NamedTuple):
 
 
 def fit_rates(observed: Sequence[Observed]) -> Rates:
-    """The rates by which measured calls take longer than their kernels and exposed collectives.
+    """The rates by which calls on one kind of device take longer than their kernels and exposed collectives.
 
     The fit is by non-negative least squares on the relative error. Large errors weigh less (Huber).
-
-    Args:
-        observed: Calls on one kind of device. Without calls, all rates are 0.
     """
     if not observed:
         return Rates()
@@ -100,9 +88,6 @@ class Timeline:
         seconds: From the first rank's beginning to the last rank's end.
         compute: Seconds in kernels, as if nothing ran beside them.
         exposed: Seconds in moves that its kernels do not hide, and in waits for other ranks.
-        touching: Seconds of packing, casting and merging.
-        slowed: Extra seconds of its kernels because of moves beside them.
-        phases: Seconds of launches, and of waits for other ranks.
         touched: Bytes that it reads and writes for packing, casting and merging.
         beside: Seconds of collectives beside its kernels.
         beside_p2p: Seconds of ring hops beside its kernels.
@@ -112,9 +97,6 @@ class Timeline:
     seconds: float
     compute: float
     exposed: float
-    touching: float
-    slowed: float
-    phases: float
     touched: float
     beside: float
     beside_p2p: float
@@ -155,12 +137,7 @@ class _Clocks:
         self._pending: list[tuple[Move, float, int]] = []
 
     def advance(self, phase: Phase, compute: _Floats) -> None:
-        """Goes through a phase.
-
-        Args:
-            phase: What happens.
-            compute: Seconds that each rank computes.
-        """
+        """Goes through a phase, in which each rank computes for so many seconds."""
         rates, seconds = self._rates, self._network.seconds
         self._pending += [(move, seconds(move, self._topology) / move.spread, move.spread) for move in phase.moves]
         launches = bool(self._pending) or phase.step is not None
@@ -184,10 +161,9 @@ class _Clocks:
         last, rates = int(self._clock.argmax()), self._rates
         parts = (self._clock, self._compute, self._touched, self._collectives, self._hops)
         total, compute, touched, collectives, hops = (float(part.flat[last]) for part in parts)
-        touching, launching = rates.per_byte * touched, rates.per_phase * self._count
         slowed = rates.slowdown * collectives + rates.slowdown_p2p * hops
-        exposed = max(0.0, total - compute - touching - slowed - launching)
-        return Timeline(total, compute, exposed, touching, slowed, launching, touched, collectives, hops, self._count)
+        exposed = max(0.0, total - compute - rates.per_byte * touched - slowed - rates.per_phase * self._count)
+        return Timeline(total, compute, exposed, touched, collectives, hops, self._count)
 
     def _seconds(self) -> tuple[float, float, float]:
         """The seconds of the moves that are under way together, and the shares of collectives and of hops in them."""
@@ -215,13 +191,6 @@ def schedule_of(
 ) -> Schedule | None:
     """The computation and the moves of a layout's strategy in one call, or None if the strategy states no schedule.
 
-    Args:
-        registry: Who provides the strategy.
-        problem: The problem of all ranks together, in the schedule's direction alone.
-        layout: The layout, as the registry made it.
-        nccl: Whether NCCL moves the tensors of collectives.
-        transport: The way to move tensors.
-
     Raises:
         UnknownNameError: Nobody provides the layout's strategy.
         PluginError: The strategy's function cannot be imported, or returns something else.
@@ -229,20 +198,3 @@ def schedule_of(
     assert layout.strategy is not None, "the registry made it"
     schedule: Schedule | None = registry.stated(layout.strategy, "schedule", problem, layout, nccl, transport)
     return schedule
-
-
-@dataclass(frozen=True, eq=False)
-class StrategyCall:
-    """One call of a strategy.
-
-    Attributes:
-        schedule: The computation and the moves of the call.
-        topology: Where the ranks are.
-    """
-
-    schedule: Schedule
-    topology: Topology
-
-    def takes(self, compute: _Floats, network: Network, rates: Rates | None = None) -> Timeline:
-        """How long the call takes, from the seconds of each rank's steps: [ranks, steps]."""
-        return timeline(self.schedule, compute, network, self.topology, rates)

@@ -73,12 +73,7 @@ class Work:
 
 
 def work_of(mask: Mask, form: Form) -> Work:
-    """The work of a call that takes a mask in a form that it admits.
-
-    Args:
-        mask: The mask.
-        form: The form of the offer that takes it.
-    """
+    """The work of a call that takes a mask in a form that it admits."""
     return works_of([(mask, form)])[0]
 
 

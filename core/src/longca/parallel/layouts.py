@@ -163,15 +163,11 @@ def placed(
         if len(manifest.placements) == 1 and not shared:
             placement = manifest.placements[0]
     if AUTO in (strategy, placement):
-        asked = wanted, kernel, placement, one_host(mesh)
+        asked = problems or [(problem, 1.0)], wanted, kernel, placement, one_host(mesh)
         shape = problem.heads_q, problem.heads_kv, problem.head_dim, problem.dtype, problem.device
         masks = tuple((mask.key, weight) for mask, weight in shared)
         about = registry, shape, tuple(wanted), kernel, placement, masks
-        if shared:
-            arranged = partial(adviser().arrange_shared, registry, problems, *asked)
-        else:
-            arranged = partial(adviser().arranged, registry, problem, *asked)
-        strategy, placement = _chosen(problem.mask, about, mesh, arranged, alone)
+        strategy, placement = _chosen(problem.mask, about, mesh, partial(adviser().arrange, registry, *asked), alone)
     if shared:
         return shared_layouts(registry, problems, strategy, wanted[strategy], placement)
     return (registry.layout(strategy, problem, wanted[strategy], placement),)

@@ -29,7 +29,7 @@ from longca_advice.fit import Call
 from longca_advice.layout_costs import LayoutCosts
 from longca_advice.request import Request
 from longca_advice.sources import sources
-from longca_advice.strategy_candidates import candidate_of
+from longca_advice.strategies import candidate_of
 from longca_advice.work import work_of
 from longca_bench.suites.case import Case, Parallel
 from longca_bench.suites.tasks import is_elsewhere

@@ -17,7 +17,7 @@ from longca.manifests.pairs import singles
 from longca.manifests.steps import Steps
 from longca.manifests.verified import Standing, standing
 from longca.plugins import Registry
-from longca_advice.auto_layout import arranged
+from longca_advice.auto_layout import arrange
 from longca_bench.suites.case import Case
 from longca_bench.suites.meshes import MeshAxes
 
@@ -87,7 +87,7 @@ def task_of(registry: Registry, case: Case, device: Device) -> Task:
         return replace(found, unverified=verdict.unverified)
     sizes, placement = parallel.axis_sizes, parallel.placement
     if placement == AUTO:
-        placement = arranged(registry, problem, {parallel.strategy: sizes}, case.kernel).placement
+        placement = arrange(registry, [(problem, 1.0)], {parallel.strategy: sizes}, case.kernel).placement
     layout = registry.layout(parallel.strategy, problem, sizes, placement)
     verdict = registry.resolve(case.kernel, problem, layout).check()
     alone = registry.resolve(case.kernel, problem)
