@@ -6,8 +6,7 @@ python core/benchmarks/advice.py --quick         # without the slow ones: strate
 
 Each measured call is predicted from evidence without the calls that look like it. A dense call is left out with its
 mask pattern, and a block-sparse call with its pattern, block size and kept share. Calls of strategies on 2 GPUs are
-predicted from those on 4, and the other way round. `core/benchmarks/unseen_problems.py` measures problems that no
-record has.
+predicted from those on 4, and the other way round.
 """
 
 from __future__ import annotations

@@ -24,14 +24,13 @@ from itertools import takewhile
 
 from longca.adviser import Choice
 from longca.manifests import Problem, Verdict
-from longca.manifests.devices import cpu_device
 from longca.plugins import Registry
 from longca_advice.candidates import Candidate, pair_candidates, single_candidates
-from longca_advice.capacity import RESERVED, Capacity
+from longca_advice.devices import Capacity
 from longca_advice.request import Request, similar_gpus, trusted, with_evidence_of
 from longca_advice.sources import sources
 
-__all__ = ["capacity_of", "choose", "explained", "interval"]
+__all__ = ["choose", "explained", "interval"]
 
 
 def choose(problem: Problem, registry: Registry, verdicts: Mapping[str, Verdict] | None = None) -> Choice:
@@ -48,7 +47,7 @@ def choose(problem: Problem, registry: Registry, verdicts: Mapping[str, Verdict]
         RequestError: The table that is shipped with LongCA cannot be read.
     """
     known, sharded, training = sources(), verdicts is not None, problem.direction == "backward"
-    capacity = None if sharded else capacity_of(problem)
+    capacity = None if sharded else Capacity.of(problem.device)
     kernels = tuple(verdicts or registry.kernels)
     request = Request(problem, training, registry, known.costs, capacity, kernels, anywhere=False)
     alone = {name: registry.resolve(name, problem) for name in request.kernels}
@@ -63,13 +62,6 @@ def choose(problem: Problem, registry: Registry, verdicts: Mapping[str, Verdict]
             about = ". Times are those of the whole mask on one device" if sharded else ""
             return replace(choice, reason=choice.reason + about, wrong=(*choice.wrong, *doubted))
     return replace(_first(request, verdicts or alone, valid), wrong=(*known.notes, *doubted))
-
-
-def capacity_of(problem: Problem) -> Capacity | None:
-    """The memory of the problem's device, or this machine's for a CPU. None if it is unknown or all reserved."""
-    device = problem.device
-    memory = cpu_device().memory if device.kind == "cpu" and device.memory is None else device.memory
-    return Capacity(memory) if memory is not None and memory > RESERVED else None
 
 
 def _first(request: Request, verdicts: Mapping[str, Verdict], valid: Sequence[str]) -> Choice:

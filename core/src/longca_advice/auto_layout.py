@@ -33,9 +33,9 @@ from longca.manifests.verdict import paragraph
 from longca.plan_cache import PlanCache
 from longca.plugins import Registry
 from longca.shared_layouts import WeightedProblems, shared_layouts
-from longca_advice.auto_kernel import capacity_of, choose, explained, interval
+from longca_advice.auto_kernel import choose, explained, interval
 from longca_advice.choices import Refused
-from longca_advice.devices import evidence_name
+from longca_advice.devices import Capacity, evidence_name
 from longca_advice.layout_costs import LayoutCosts
 from longca_advice.meshes import mesh_text
 from longca_advice.nominal import nominal_cost
@@ -214,7 +214,7 @@ def _costs_of(registry: Registry, problem: Problem, layouts: Sequence[Layout], g
         return []
     training, known = problem.direction == "backward", sources()
     kernels = tuple(registry.kernels)
-    request = Request(problem, training, registry, known.costs, capacity_of(problem), kernels, anywhere=False)
+    request = Request(problem, training, registry, known.costs, Capacity.of(problem.device), kernels, anywhere=False)
     request = with_evidence_of(request, gpu)
     request = replace(request, kernels=tuple(name for name in request.kernels if _may_run(request, name)))
     links = known.links(evidence_name(gpu or problem.device), layouts[0].world_size)
@@ -312,6 +312,7 @@ def _unranked(
     problem, names = weighted[0][0], " and ".join(dict.fromkeys(kernels))
     labels = ", ".join(each.mask.label for each, _ in weighted)
     title = f"{names} with {layout.strategy} ({mesh_text(dict(layout.axis_sizes))}, {layout.placement}) for {labels}"
+    title += " in training" * (problem.direction == "backward")
     reason = (
         f"the {'least nominal cost' if strategies == 1 else 'first valid strategy'}. It is not ranked by evidence: no "
         f"measurement on {evidence_name(problem.device)} says how fast the valid choices are; `longca run` measures "

@@ -18,11 +18,9 @@ class Seconds:
         forward: Seconds of the forward.
         backward: Seconds of the backward alone, or None without a backward.
         total: Seconds of all directions together.
-        low: Lower end of the 90 % interval of the total.
-        high: Upper end of the same interval.
+        low: Lower end of the 90 % interval of the total. The upper end is `high`.
         intervals: The interval of each direction, the forward's first. Empty if only the total's is known.
-        ranked: Seconds that the choice is ranked by, or None if that is the total. They are more than the total if the
-            call was not measured.
+        ranked: Seconds that the choice is ranked by: more than the total if the call was not measured.
     """
 
     forward: float
@@ -36,11 +34,9 @@ class Seconds:
 
 @dataclass(frozen=True)
 class Proof:
-    """The evidence behind a prediction.
+    """The evidence behind a prediction: the number of measured calls that it is learnt from, and the most similar one.
 
     Attributes:
-        records: Number of measured calls that the prediction is learnt from.
-        nearest: The most similar measured call: its run and case.
         outside: The properties of the problem that lie outside the evidence, in words.
         versions: The packages that are installed here in another version than the measured one, in words.
         notes: Further remarks in words, such as steps that were not checked.
@@ -70,14 +66,11 @@ class Choice:
     Attributes:
         forward: The kernel that computes the forward.
         backward: The kernel that computes the backward, or None without a backward.
-        seconds: The predicted time.
         bytes_per_rank: Peak bytes of a call, on the rank that needs most.
         fits: Whether these bytes fit the device, or None if its memory is unknown.
-        proof: The evidence behind the prediction.
         call: The line to paste.
         tflops: Floating-point operations a second and rank, in 10¹².
         strategy: The context-parallel strategy. None on one device, like `placement` and `mesh`.
-        placement: The name of the token placement.
         mesh: Ranks along each of its axes, such as `ring=2,ulysses=4`.
         install: Commands that install missing packages. Empty if none is missing.
         unknown: Parts of the memory that no manifest states. They count as 0.
@@ -121,14 +114,9 @@ class Choice:
 
 @dataclass(frozen=True)
 class Unmeasured:
-    """A kernel or a strategy that is valid, but has no evidence of its speed.
+    """A kernel, a pair or a strategy that is valid, but has no evidence of its speed, with the reason.
 
-    Attributes:
-        kernel: The kernel, or the pair.
-        why: The reason why there is no prediction.
-        strategy: The strategy.
-        install: Commands that install missing packages.
-        unverified: Whether nobody verified it on the device.
+    `install` has the commands that install missing packages.
     """
 
     kernel: str
@@ -144,13 +132,9 @@ class Unmeasured:
 
 @dataclass(frozen=True)
 class Refused:
-    """A kernel or a strategy that cannot be used, and the reasons.
+    """A kernel or a strategy that cannot be used, the reasons against it, and a remedy.
 
-    Attributes:
-        kernel: The kernel, or None if a strategy is refused for every kernel.
-        strategy: The strategy, or None on one device.
-        reasons: The reasons against it.
-        advice: The remedy.
+    The kernel is None if a strategy is refused for every kernel. The strategy is None on one device.
     """
 
     kernel: str | None
@@ -169,12 +153,10 @@ class Recommendation:
 
     Attributes:
         problem: The problem, as plain data.
-        device: The device that the recommendation is for.
         ranks: Devices that share the problem.
         choices: The choices that fit, followed by the choices that do not fit. Both are ordered by `seconds.ranked`. A
             choice that goes beyond the measurements comes after the measured ones that its interval reaches.
         unmeasured: The valid choices without a prediction, in the order of the plugins. They are not ranked.
-        refused: The kernels and strategies that are not valid, and the reasons.
         notes: Further remarks, in sentences.
         here: Whether the device is this machine's, so that the versions installed here matter.
     """

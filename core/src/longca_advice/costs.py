@@ -6,7 +6,8 @@ made on first use. The prediction says so if a problem lies outside the evidence
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import log2
@@ -55,9 +56,7 @@ class Estimate:
     """The predicted seconds of a call.
 
     Attributes:
-        seconds: The most likely time.
-        low: Lower end of the 90 % interval of the time.
-        high: Upper end of the same interval.
+        low: Lower end of the 90 % interval of the time. The upper end is `high`.
         records: Number of measured calls that the estimate is learnt from.
         nearest: The most similar measured call: its run and case.
         outside: The properties of the call that lie outside the evidence, in words. Empty if there are none.
@@ -80,36 +79,20 @@ class Estimate:
         return self.high if self.unseen else self.seconds
 
 
-@dataclass(frozen=True)
 class _Group:
-    """Rows that are fitted together."""
+    """Rows that are fitted together, with the fit, which is made on first use."""
 
-    rows: tuple[Row, ...]
-
-    @cached_property
-    def calls(self) -> list[Call]:
-        return [Call(row.call_work, row.heads_q, row.heads_kv) for row in self.rows]
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = rows
+        self.calls = [Call(row.call_work, row.heads_q, row.heads_kv) for row in rows]
+        tokens = [call.work.tokens for call in self.calls]
+        self.shortest, self.longest = min(tokens), max(tokens)
+        self.thinnest = min(_density(call.work) for call in self.calls)
+        self.paths = Counter(call.work.path for call in self.calls)
 
     @cached_property
     def fit(self) -> Fit:
         return Fit(self.calls, [row.seconds for row in self.rows])
-
-    @cached_property
-    def lengths(self) -> tuple[float, float]:
-        found = [call.work.tokens for call in self.calls]
-        return min(found), max(found)
-
-    @cached_property
-    def densities(self) -> tuple[float, float]:
-        found = [_density(call.work) for call in self.calls]
-        return min(found), max(found)
-
-    @cached_property
-    def paths(self) -> frozenset[str]:
-        return frozenset(call.work.path for call in self.calls)
-
-    def count(self, path: str) -> int:
-        return sum(call.work.path == path for call in self.calls)
 
 
 class CostModel:
@@ -165,10 +148,6 @@ class CostModel:
     def kernels_on(self, device: str) -> frozenset[str]:
         """The kernels that there is evidence of, on a device with a vendor's name."""
         return frozenset(kernel for on, kernel, _ in self._measured if on == device)
-
-    def dtypes_of(self, kernels: Collection[str], device: str) -> tuple[str, ...]:
-        """The data types of measured calls of some kernels on a device with a vendor's name."""
-        return tuple(sorted({key.dtype for key, _ in self._rows if key.device == device and key.kernel in kernels}))
 
     def knows(self, key: Key) -> bool:
         """Whether any evidence may say something of a kernel's calls: of some form, head dimension and data type."""
@@ -228,7 +207,7 @@ class CostModel:
     def _group(self, key: Key, family: str) -> _Group:
         if (key, family) not in self._groups:
             rows = [row for (k, f), rows in self._rows.items() if k == key and f.startswith(family) for row in rows]
-            self._groups[key, family] = _Group(tuple(rows))
+            self._groups[key, family] = _Group(rows)
         return self._groups[key, family]
 
 
@@ -238,16 +217,14 @@ def _unseen(key: Key, near: Key, group: _Group, call: Call) -> Iterable[str]:
         yield f"head dimension {key.head_dim}; measured is {near.head_dim}"
     if near.dtype != key.dtype:
         yield f"{key.dtype}; measured is {near.dtype}"
-    shortest, longest = group.lengths
     length = f"{int(call.work.tokens) * TILE} tokens in tiles of {TILE}"
-    if call.work.tokens > _BEYOND * longest:
-        yield f"{length}; measured up to {int(longest) * TILE}"
-    if call.work.tokens * _BEYOND < shortest:
-        yield f"{length}; measured from {int(shortest) * TILE}"
-    thinnest, _ = group.densities
-    if _density(call.work) * _BEYOND < thinnest:
-        yield f"{_density(call.work):.1%} of the tiles; measured from {thinnest:.1%}"
-    if call.work.path.startswith("block_sparse") and not group.count(call.work.path):
+    if call.work.tokens > _BEYOND * group.longest:
+        yield f"{length}; measured up to {int(group.longest) * TILE}"
+    if call.work.tokens * _BEYOND < group.shortest:
+        yield f"{length}; measured from {int(group.shortest) * TILE}"
+    if _density(call.work) * _BEYOND < group.thinnest:
+        yield f"{_density(call.work):.1%} of the tiles; measured from {group.thinnest:.1%}"
+    if call.work.path.startswith("block_sparse") and call.work.path not in group.paths:
         sizes = sorted(map(_size, group.paths), key=lambda size: (len(size), size))
         yield f"{_blocks(call.work.path)}; measured are {', '.join(sizes)}"
 
@@ -256,7 +233,7 @@ def _unsure(group: _Group, call: Call, seconds: float) -> Iterable[str]:
     """The properties of a call that the evidence says little of, in words."""
     if seconds < _LAUNCHED:
         yield f"under {_LAUNCHED * 1e3:.1f} ms a call takes as long as the host takes to launch it"
-    path, count = call.work.path, group.count(call.work.path)
+    path, count = call.work.path, group.paths[call.work.path]
     if path.startswith("block_sparse") and 0 < count < _ENOUGH:
         known = "is 1 call" if count == 1 else f"are {count} calls"
         yield f"{_blocks(path)}; measured {known} with such"

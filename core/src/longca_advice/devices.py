@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from longca.errors import RequestError
 from longca.manifests import Device
 from longca.manifests.devices import cpu_device, current_device
 
-__all__ = ["DEVICES", "NO_DEVICE_REACHES", "PEAKS", "evidence_name", "named_device", "peak_tflops"]
+__all__ = [
+    "DEVICES",
+    "NO_DEVICE_REACHES",
+    "PEAKS",
+    "RESERVED",
+    "Capacity",
+    "evidence_name",
+    "named_device",
+    "peak_tflops",
+]
 
 _GB = 10**9
 
@@ -62,13 +73,65 @@ PEAKS: Mapping[str, Mapping[str, float]] = MappingProxyType(
 NO_DEVICE_REACHES = 5000.0
 
 
-def named_device(text: str | None, measured: Mapping[str, Device] | None = None) -> Device:
-    """A device by its name.
+#: Bytes that are left for the CUDA context, the code of loaded kernels, and the buffers of cuBLAS and NCCL.
+RESERVED = 2**30
 
-    Args:
-        text: A name of DEVICES, the vendor's name of a device that has evidence, `cpu`, `cuda:9.0` for a compute
-            capability, or None for this machine's device.
-        measured: The devices that have evidence, by their vendors' names. None where the caller takes no records.
+_UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """The memory of one device in bytes. Attention cannot have the reserved ones.
+
+    Raises:
+        RequestError: Nothing is left beside the reserved bytes.
+    """
+
+    total: int
+    reserved: int = RESERVED
+
+    def __post_init__(self) -> None:
+        if self.usable <= 0:
+            raise RequestError(
+                f"a device of {self.total} bytes was given; {self.reserved} of them are reserved, so give a larger one"
+            )
+
+    @staticmethod
+    def parse(text: str) -> Capacity:
+        """A capacity named by its size, such as `80GB` (80 · 10⁹ bytes) or `80GiB` (80 · 2³⁰ bytes).
+
+        Raises:
+            RequestError: Anything else, or a size that leaves nothing beside the reserved bytes.
+        """
+        found = re.fullmatch(r"\s*([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*([A-Za-z]+)\s*", text)
+        units = {unit.lower(): size for unit, size in _UNITS.items()}
+        if not found or found[2].lower() not in units:
+            raise RequestError(
+                f"{text!r} is no size of memory. Give a number and a unit, such as 80GB (80 · 10^9 bytes) or 80GiB "
+                f"(80 · 2^30 bytes); units are {', '.join(_UNITS)}"
+            )
+        return Capacity(int(float(found[1]) * units[found[2].lower()]))
+
+    @staticmethod
+    def of(device: Device) -> Capacity | None:
+        """The capacity of a device, or of this machine for a CPU. None if its memory is unknown or all reserved."""
+        memory = cpu_device().memory if device.kind == "cpu" and device.memory is None else device.memory
+        return Capacity(memory) if memory is not None and memory > RESERVED else None
+
+    @property
+    def usable(self) -> int:
+        """Bytes that attention can have."""
+        return self.total - self.reserved
+
+    def fits(self, size: int) -> bool:
+        """Whether so many bytes fit beside the reserved ones."""
+        return size <= self.usable
+
+
+def named_device(text: str | None, measured: Mapping[str, Device] | None = None) -> Device:
+    """A device by a name of DEVICES, a vendor's name that has evidence, `cpu`, or `cuda:9.0` for a compute capability.
+
+    None is this machine's device. `measured` is None where the caller takes no records.
 
     Raises:
         RequestError: The name is unknown. The message lists the names, and says how to add one.

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import resources
 from itertools import groupby
+from math import prod
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -50,10 +51,9 @@ MESH = r"^\w+=[1-9]\d{0,5}(,\w+=[1-9]\d{0,5})*$"
 
 
 class Run(BaseModel):
-    """The run that rows come from.
+    """The run that rows come from: its folder, or `this machine`.
 
     Attributes:
-        run: The run's name: its folder, or `this machine`.
         device: The vendor's name of the device.
         capability: The device's compute capability, or None for a CPU.
         memory: The device's memory in bytes, or None if unknown.
@@ -127,10 +127,6 @@ class Row(BaseModel):
         pattern: The mask's pattern, or None for a mask without a pattern.
         seqlen: Queries.
         density: Visible pairs over all pairs.
-        heads_q: Query heads.
-        heads_kv: Key and value heads.
-        head_dim: Head dimension.
-        dtype: Data type.
         mask: Digest of the mask.
         work: The call's `Work`, as its values in order. Empty under a strategy.
         strategy: The strategy. None on one device, like all the attributes that follow.
@@ -138,13 +134,11 @@ class Row(BaseModel):
         mesh: Ranks along each axis, such as `ring=2,ulysses=2`.
         compute: Time of the slowest rank's kernel calls alone.
         communication: The collectives by kind.
-        observed: The values of `Observed` after the seconds: the call's timeline without rates. Empty if the strategy's
-            schedule is unknown.
+        observed: The values of `Observed` after the seconds. Empty if the strategy's schedule is unknown.
         peak: The allocator's peak above the inputs, in bytes, or None if it was not measured.
         plan: Bytes of the plan, or None if it was not measured or if the plan is of a pair.
         version: Distribution of the kernel and its version, or empty if unknown.
         finished: Time of the measurement, in UTC, as ISO 8601, or empty if unknown.
-        run: The run that the row comes from.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -189,10 +183,7 @@ class Row(BaseModel):
     @property
     def ranks(self) -> int:
         """Ranks that shared the call."""
-        total = 1
-        for part in (self.mesh or "").split(","):
-            total *= int(part.partition("=")[2] or 1)
-        return total
+        return prod(int(part.partition("=")[2] or 1) for part in (self.mesh or "").split(","))
 
     @property
     def flops(self) -> float:

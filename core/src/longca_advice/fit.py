@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -72,13 +71,50 @@ class Calls(tuple[Call, ...]):
 
     @cached_property
     def places(self) -> _Floats:
-        """The positions of the calls: [calls, coordinates]."""
-        return _places(self)
+        """The positions of the calls: [calls, coordinates]. Calls at a distance of 1 have little in common."""
+        numbers = (
+            (work.tiles, work.rows, work.partial, work.longest, work.longest_column, work.calls, heads, heads_kv)
+            for work, heads, heads_kv in self
+        )
+        tiles, lines, partial, longest, column, count, heads, heads_kv = np.array(list(numbers), np.float64).T
+        tiles, lines = np.maximum(tiles, 1e-3), np.maximum(lines, 1.0)
+        mean = tiles / lines
+        columns = (
+            np.log2(tiles * heads) / 4,
+            np.log2(mean) / 3,
+            2 * partial / tiles,
+            np.log2(np.maximum(longest * count / mean, 1e-3)) / 2,
+            np.log2(np.maximum(column * count / mean, 1e-3)) / 2,
+            np.log2(lines * heads) / 4,
+            count / 1.5,
+            np.log2(heads / heads_kv) / 3,
+        )
+        return np.stack(columns, axis=1)
 
     @cached_property
     def features(self) -> _Floats:
-        """The features that sums combine: [calls, features]. The last one, of cells, is only for some paths."""
-        return _features(self)
+        """The features that sums combine: [calls, features]. Tiles of all heads come first, or of one head for rows."""
+        numbers = (
+            (
+                # A partly visible tile costs a tile and the masking. A block-sparse kernel need not compute it.
+                work.full if work.family.startswith("block_sparse") else work.tiles,
+                work.partial,
+                work.rows,
+                work.grid,
+                work.tokens * (work.calls - 1),
+                work.merged,
+                work.cells,
+                work.longest,
+                work.longest_column,
+                work.calls - 1,
+                heads,
+                heads / heads_kv,
+            )
+            for work, heads, heads_kv in self
+        )
+        *of_heads, cell, longest, column, further, heads, group = np.array(list(numbers), np.float64).T
+        columns = [heads * each for each in of_heads] + [longest, column, column * group, further, np.ones(len(self))]
+        return np.stack([*columns, heads * cell], axis=1)
 
     @cached_property
     def by_path(self) -> dict[str, list[int]]:
@@ -99,16 +135,6 @@ class Prediction(NamedTuple):
     high: float
 
 
-@dataclass(frozen=True)
-class _Sum:
-    """A non-negative sum of features, for the calls of some paths."""
-
-    weights: _Floats
-
-    def seconds(self, features: _Floats) -> _Floats:
-        return np.maximum(features[:, : len(self.weights)] @ self.weights, _LEAST)
-
-
 class Fit:
     """A fit to measured calls and their seconds: at least one."""
 
@@ -118,7 +144,7 @@ class Fit:
         self._known_paths = np.array(self._paths)
         self._known_works = np.array([call.work.path for call in self._calls])
         self._places = self._calls.places
-        self._alone: dict[str, _Sum] = {}
+        self._alone: dict[str, _Floats] = {}
         features = self._calls.features
         self._common = _fit_sum(features, taken)
         for path in self._irregular(taken):
@@ -152,24 +178,24 @@ class Fit:
 
     def nearest(self, call: Call) -> int:
         """The index of the measured call that is most alike."""
-        distance = ((self._places - _places((call,))) ** 2).sum(-1)
+        distance = ((self._places - Calls((call,)).places) ** 2).sum(-1)
         same = self._known_paths == call.path
         related = self._known_alone == (call.path in self._alone)
         return int(np.lexsort((distance, distance + _OTHER_PATH * ~same, ~related))[0])
 
     def _irregular(self, taken: _Floats) -> list[str]:
         """Paths whose calls take another time than the common sum says, all in all."""
-        off = np.abs(np.log(taken / self._common.seconds(self._calls.features)))
+        off = np.abs(np.log(taken / _seconds(self._common, self._calls.features)))
         several = len(set(self._paths)) > 1
         # A path that is alone needs enough calls to tell that it computes cells that the mask does not show.
         enough = [path for path in dict.fromkeys(self._paths) if several or len(off) >= _FEW]
         return [path for path in enough if np.median(off[self._known_paths == path]) > math.log(_IRREGULAR)]
 
     def _sum(self, calls: Calls) -> _Floats:
-        seconds = self._common.seconds(calls.features)
+        seconds = _seconds(self._common, calls.features)
         for path, mine in calls.by_path.items():
             if path in self._alone:
-                seconds[mine] = self._alone[path].seconds(calls.features[mine])
+                seconds[mine] = _seconds(self._alone[path], calls.features[mine])
         return seconds
 
     def _covariance(self, calls: Calls) -> _Floats:
@@ -184,11 +210,17 @@ class Fit:
         return _AMPLITUDE**2 * np.exp(-distance / 2)
 
 
-def _fit_sum(features: _Floats, seconds: _Floats, cells: bool = False) -> _Sum:
+def _seconds(weights: _Floats, features: _Floats) -> _Floats:
+    """The seconds of calls by a non-negative sum of their features: [calls]."""
+    return np.maximum(features[:, : len(weights)] @ weights, _LEAST)
+
+
+def _fit_sum(features: _Floats, seconds: _Floats, cells: bool = False) -> _Floats:
+    """The weights of the features. The last one, of cells, is only for some paths."""
     relative = features[:, : None if cells else -1] / seconds[:, None]
     if len(features) < _FEW and not cells:
         relative[:, 1:] = 0  # tiles alone: the other features cannot be told apart
-    return _Sum(robust(relative, np.ones(len(seconds)), _NOISE))
+    return robust(relative, np.ones(len(seconds)), _NOISE)
 
 
 def _grouped(paths: Iterable[str]) -> dict[str, list[int]]:
@@ -197,53 +229,6 @@ def _grouped(paths: Iterable[str]) -> dict[str, list[int]]:
     for index, path in enumerate(paths):
         found.setdefault(path, []).append(index)
     return found
-
-
-def _features(calls: Sequence[Call]) -> _Floats:
-    """The features that a sum combines: [calls, features]. Tiles of all heads come first, or of one head for rows."""
-    numbers = (
-        (
-            # A partly visible tile costs a tile and the masking. A block-sparse kernel need not compute it.
-            work.full if work.family.startswith("block_sparse") else work.tiles,
-            work.partial,
-            work.rows,
-            work.grid,
-            work.tokens * (work.calls - 1),
-            work.merged,
-            work.cells,
-            work.longest,
-            work.longest_column,
-            work.calls - 1,
-            heads,
-            heads / heads_kv,
-        )
-        for work, heads, heads_kv in calls
-    )
-    *of_heads, cell, longest, column, further, heads, group = np.array(list(numbers), np.float64).T
-    columns = [heads * each for each in of_heads] + [longest, column, column * group, further, np.ones(len(calls))]
-    return np.stack([*columns, heads * cell], axis=1)
-
-
-def _places(calls: Sequence[Call]) -> _Floats:
-    """The positions of calls. Two calls at a distance of 1 are off by factors that have little in common."""
-    numbers = (
-        (work.tiles, work.rows, work.partial, work.longest, work.longest_column, work.calls, heads, heads_kv)
-        for work, heads, heads_kv in calls
-    )
-    tiles, lines, partial, longest, column, count, heads, heads_kv = np.array(list(numbers), np.float64).T
-    tiles, lines = np.maximum(tiles, 1e-3), np.maximum(lines, 1.0)
-    mean = tiles / lines
-    columns = (
-        np.log2(tiles * heads) / 4,
-        np.log2(mean) / 3,
-        2 * partial / tiles,
-        np.log2(np.maximum(longest * count / mean, 1e-3)) / 2,
-        np.log2(np.maximum(column * count / mean, 1e-3)) / 2,
-        np.log2(lines * heads) / 4,
-        count / 1.5,
-        np.log2(heads / heads_kv) / 3,
-    )
-    return np.stack(columns, axis=1)
 
 
 def robust(matrix: _Floats, wanted: _Floats, noise: float) -> _Floats:

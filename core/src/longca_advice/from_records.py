@@ -13,10 +13,10 @@ from pydantic import ValidationError
 
 from longca.errors import LongCAError, RequestError
 from longca.manifests import Device, Layout, Problem, Transport
+from longca.manifests.step_cuts import imbalance
 from longca.masks import PATTERNS, Form, Mask, sample
 from longca.plugins import Registry
 from longca_advice.evidence import Collected, Row, Run, said
-from longca_advice.nominal import imbalance
 from longca_advice.work import work_of
 
 __all__ = [
@@ -24,10 +24,8 @@ __all__ = [
     "half_at_fault",
     "half_of",
     "layout_of",
-    "origin_of",
     "recorded_transport",
     "row_of",
-    "rows_of_folder",
     "run_of",
     "verified",
 ]
@@ -39,20 +37,12 @@ _RESULTS = {"out", "lse", "counts"}, {"dq", "dk", "dv"}
 _WRONG = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
-def rows_of_folder(folder: Path) -> Iterator[Row]:
-    """The verified measurements of a run. The arguments and errors are those of `verified`."""
-    return (row for row, _ in verified(folder))
-
-
 def verified(
     folder: Path, name: str | None = None, factors: Mapping[str, Any] | None = None
 ) -> Iterator[tuple[Row, dict[str, Any]]]:
-    """The verified measurements of a run, each with its record.
+    """The verified measurements of a run in a folder with `records.jsonl` and `environment.json`, each with its record.
 
-    Args:
-        folder: The run's folder, with `records.jsonl` and `environment.json`.
-        name: The run's name, or None for the folder's name.
-        factors: Factors by pattern, for records that are older than the field of the factors.
+    The name stands for the folder's in the rows. The factors by pattern are for records that do not name their own.
 
     Raises:
         RequestError: A file cannot be read, or a line is no record. The message names the line.
@@ -106,7 +96,8 @@ def row_of(
     """
     same = ("case", "kernel", "direction", "pattern", "seqlen", "density", "heads_q", "heads_kv", "head_dim", "dtype")
     about = {name: record[name] for name in same} | {"seconds": record["median"], "mask": record["mask_digest"]}
-    about |= origin_of(record)
+    version = f"{half_of(record, 'distribution')} {half_of(record, 'distribution_version')}"
+    about |= {"version": version, "finished": record["finished"]}
     if record.get("strategy") is None:
         drawn = mask or _drawn(record, factors or {})
         kernel, form = half_of(record, "kernel"), half_of(record, "form")
@@ -123,12 +114,6 @@ def row_of(
         communication=Collected.of_record(record),
         run=run,
     )
-
-
-def origin_of(record: Mapping[str, Any], half: int | None = None) -> dict[str, str]:
-    """The version and the time of a record's measurement, as rows have them. `half_of` has the arguments."""
-    version = f"{half_of(record, 'distribution', half)} {half_of(record, 'distribution_version', half)}"
-    return {"version": version, "finished": record["finished"]}
 
 
 def half_of(record: Mapping[str, Any], name: str, half: int | None = None) -> str:

@@ -27,22 +27,16 @@ from longca.masks import Mask
 from longca_advice.evidence import Moment, Name, Row, Run, Version, said, to_line
 from longca_advice.from_records import half_at_fault, half_of, row_of
 
-__all__ = ["CodeVerdict", "History", "append", "code_version", "history", "history_path", "is_same_code", "remember"]
+__all__ = ["CodeVerdict", "History", "append", "code_version", "history", "history_path", "remember"]
 
 #: Words before the digest of the sources in the version of code that is installed editable.
 _SOURCES = " with sources "
 
 
 class CodeVerdict(BaseModel):
-    """The result of checking one version of a kernel's code in a case.
+    """The result of checking one version of a kernel's code in a case, or by the command that it names.
 
-    Attributes:
-        status: `wrong`, `suspect` or `ok`.
-        case: Hash of the measured problem and its device, or the command that checked it and what it found.
-        kernel: The kernel.
-        version: Version of its code, as `code_version` returns it.
-        finished: Time of the check, in UTC, as ISO 8601.
-        run: The run, with its device.
+    The version is that of `code_version`. The run has the device. `finished` is in UTC, as ISO 8601.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -59,10 +53,8 @@ class CodeVerdict(BaseModel):
 class History:
     """The content of the history file. An instance equals only itself, so that models can be cached by it.
 
-    Attributes:
-        rows: The measurements, oldest first. A later measurement of a case replaces the earlier one.
-        notes: Sentences about the lines that cannot be read and the measurements that are left out.
-        wrong: The last verdict on each kernel, device and version of code that is wrong or suspect.
+    The rows are the measurements, oldest first. The notes are about lines that cannot be read and measurements that are
+    left out. `wrong` has the last verdict on each kernel, device and version of code that is wrong or suspect.
     """
 
     rows: tuple[Row, ...] = ()
@@ -72,7 +64,7 @@ class History:
     def verdict_on(self, kernel: str, device: str, version: str) -> CodeVerdict | None:
         """The verdict against a version of a kernel's code on a device, or None."""
         found = (one for one in self.wrong if (one.kernel, one.run.device) == (kernel, device))
-        return next((one for one in found if is_same_code(version, one.version)), None)
+        return next((one for one in found if _is_same_code(version, one.version)), None)
 
 
 def history_path() -> Path:
@@ -85,12 +77,6 @@ def code_version(distribution: str, version: str) -> str:
     """The version of a distribution's code: its number, and the digest of its sources if it is installed editable."""
     digest = sources_digest(distribution)
     return f"{distribution} {version}" + (f"{_SOURCES}{digest}" if digest else "")
-
-
-def is_same_code(version: str, other: str) -> bool:
-    """Whether two versions may be of the same code. An empty version may be any. Digests count if both have one."""
-    (number, _, digest), (other_number, _, other_digest) = (text.partition(_SOURCES) for text in (version, other))
-    return not version or (number == other_number and (not digest or not other_digest or digest == other_digest))
 
 
 def remember(record: Mapping[str, Any], run: Run, mask: Mask | None = None) -> None:
@@ -190,6 +176,12 @@ def _entry(line: bytes) -> Row | CodeVerdict | None:
         return (CodeVerdict if "status" in value else Row).model_validate(value)
     except ValidationError as error:
         raise ValueError(said(error, "row")) from None
+
+
+def _is_same_code(version: str, other: str) -> bool:
+    """Whether two versions may be of the same code. An empty version may be any. Digests count if both have one."""
+    (number, _, digest), (other_number, _, other_digest) = (text.partition(_SOURCES) for text in (version, other))
+    return not version or (number == other_number and (not digest or not other_digest or digest == other_digest))
 
 
 def _is_current(version: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache, wraps
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -23,7 +23,7 @@ from longca_advice.meshes import mesh_text
 from longca_advice.network import Topology
 from longca_advice.request import Request
 from longca_advice.sources import Links
-from longca_advice.step_works import Pairs, PairTiles, StepCalls, pair_tiles, pairs_of
+from longca_advice.step_works import PairTiles, StepCalls, pair_tiles, pairs_of
 from longca_advice.timeline import Timeline, schedule_of, timeline
 from longca_advice.work import work_of, works_of
 
@@ -66,72 +66,28 @@ def remembered(method: Callable[_P, _Of]) -> Callable[_P, _Of]:
     return call
 
 
-@dataclass(frozen=True, eq=False)
 class LayoutCosts:
     """One strategy on one mesh with one placement, and the way to move its tensors on one host."""
 
-    request: Request
-    links: Links
-    layout: Layout
-    transport: Transport = Transport.AUTO
-
-    @property
-    def strategy(self) -> str:
-        """The strategy."""
-        return str(self.layout.strategy)
-
-    @property
-    def placement(self) -> str:
-        """The placement."""
-        return self.layout.placement or "as given"
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Ranks along each of the strategy's axes."""
-        return dict(self.layout.axis_sizes)
-
-    @property
-    def mesh(self) -> str:
-        """The mesh as records have it."""
-        return mesh_text(self.sizes)
-
-    @property
-    def name(self) -> str:
-        """The name of the layout in messages."""
-        return f"{self.strategy} ({self.mesh}, {self.placement})"
-
-    @cached_property
-    def pairs(self) -> Pairs:
-        """The queries and keys that meet."""
-        return pairs_of(self.layout)
+    def __init__(self, request: Request, links: Links, layout: Layout, transport: Transport = Transport.AUTO) -> None:
+        self.request, self.links, self.layout = request, links, layout
+        self.strategy, self.placement = str(layout.strategy), layout.placement or "as given"
+        self.sizes = dict(layout.axis_sizes)
+        self.mesh = mesh_text(self.sizes)
+        self.name = f"{self.strategy} ({self.mesh}, {self.placement})"
+        #: The queries and keys that meet.
+        self.pairs = pairs_of(layout)
+        #: Whether the mask is cut for every pair when the layout is predicted exactly.
+        self.cuts_all = len(self.pairs.parts) <= _CUT
+        self._has_blocks = isinstance(request.problem.mask, BlockSparseMask)
+        self._has_hosts = layout.world_size > links.per_host
+        #: The transport of its ranks. Those of several hosts have no links.
+        self.moved_by = Transport.COLLECTIVES if self._has_hosts else transport
+        self.topology = Topology(layout.axis_sizes, links.per_host if self._has_hosts else None)
 
     @remembered
-    def whole(self, role: Role) -> Problem:
-        """The problem of all ranks for a kernel in a role."""
+    def _whole(self, role: Role) -> Problem:
         return of_role(self.request.problem, role)
-
-    @property
-    def _has_blocks(self) -> bool:
-        return isinstance(self.request.problem.mask, BlockSparseMask)
-
-    @property
-    def cuts_all(self) -> bool:
-        """Whether the mask is cut for every pair when the layout is predicted exactly."""
-        return len(self.pairs.parts) <= _CUT
-
-    @property
-    def _has_hosts(self) -> bool:
-        return self.layout.world_size > self.links.per_host
-
-    @property
-    def moved_by(self) -> Transport:
-        """The transport of its ranks. Those of several hosts have no links."""
-        return Transport.COLLECTIVES if self._has_hosts else self.transport
-
-    @cached_property
-    def topology(self) -> Topology:
-        """Where the ranks are."""
-        return Topology(self.layout.axis_sizes, self.links.per_host if self._has_hosts else None)
 
     @remembered
     def schedule(self, direction: str) -> Schedule | None:
@@ -216,14 +172,14 @@ class LayoutCosts:
     def _offers(self, kernel: str, role: Role) -> list[Offer | None]:
         """The offer by which a kernel takes each pair in a role, or None."""
         if self._stack is not None:
-            return self.request.offers(kernel, self.whole(role), self._stack)
+            return self.request.offers(kernel, self._whole(role), self._stack)
         return [None if step is None else self.request.resolve(kernel, step).offer for step in self._roles[role]]
 
     @remembered
     def refusal(self, kernel: str, role: Role) -> Verdict | None:
         """The verdict against a kernel that does not take every step in a role, or None if it takes every step."""
         if not self.cuts_all:
-            verdict = self.request.resolve(kernel, self.whole(role), self._checked_layout)
+            verdict = self.request.resolve(kernel, self._whole(role), self._checked_layout)
             return None if verdict else verdict
         for step in self._roles[role]:
             if step is not None and not (verdict := self.request.resolve(kernel, step)):

@@ -62,7 +62,10 @@ class RankMemory:
 
 
 class _Shape(NamedTuple):
-    """The shape of a call: tokens, heads, head dimension, bytes of an element, and heads with a mask of their own."""
+    """The shape of a call: tokens, heads, head dimension, bytes of an element, and heads with a mask of their own.
+
+    q, k and lse are the bytes of the queries, of the keys and of the log-sum-exp.
+    """
 
     tokens_q: int
     tokens_k: int
@@ -86,17 +89,14 @@ class _Shape(NamedTuple):
 
     @property
     def q(self) -> int:
-        """Bytes of the queries."""
         return self.tokens_q * self.heads_q * self.head_dim * self.element
 
     @property
     def k(self) -> int:
-        """Bytes of the keys."""
         return self.tokens_k * self.heads_kv * self.head_dim * self.element
 
     @property
     def lse(self) -> int:
-        """Bytes of the log-sum-exp."""
         return self.tokens_q * self.heads_q * max(4, self.element)
 
     def results(self, direction: str) -> int:

@@ -1,15 +1,11 @@
-"""Meshes: the ways to split ranks into the axes of a strategy, and its layouts on a mesh."""
+"""Meshes: the ways to split ranks into the axes of a strategy."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import log2, prod
 
-from longca.errors import UnsupportedError
-from longca.manifests import Layout, Problem
-from longca.plugins import Registry
-
-__all__ = ["few_meshes", "laid_out", "left_out", "mesh_text", "meshes"]
+__all__ = ["few_meshes", "left_out", "mesh_text", "meshes"]
 
 #: The limit of ranks up to which every mesh is a candidate, and the number of candidate meshes beyond it.
 _EVERY, _FEW = 64, 4
@@ -35,7 +31,8 @@ def few_meshes(ranks: int, axes: Sequence[str], per_host: int) -> list[dict[str,
     if ranks <= _EVERY or len(axes) == 1:
         return found
     within = [sizes for sizes in found if sizes[axes[-1]] <= per_host]
-    left = sorted(within or found, key=lambda sizes: _beyond_host(sizes, axes, per_host))
+    # How far the ranks of the two innermost axes are from a host's, as a logarithm.
+    left = sorted(within or found, key=lambda sizes: abs(log2(prod(sizes[axis] for axis in axes[-2:]) / per_host)))
     chosen = left[:1]
     while len(chosen) < min(_FEW, len(left)):
         chosen.append(max(left, key=lambda sizes: min(_distance(sizes, other) for other in chosen)))
@@ -47,23 +44,6 @@ def left_out(ranks: int, name: str, axes: Sequence[str], per_host: int) -> Itera
     some, every = len(few_meshes(ranks, axes, per_host)), sum(1 for _ in meshes(ranks, axes))
     if some < every:
         yield f"{some} of the {every} meshes of {name} were looked at, with its axis {axes[-1]} within a host"
-
-
-def laid_out(
-    registry: Registry,
-    strategy: str,
-    problem: Problem,
-    sizes: Mapping[str, int],
-    placements: Sequence[str] = (),
-    refusals: dict[str, list[str]] | None = None,
-) -> Iterator[Layout]:
-    """The layouts of a strategy on a mesh. Several placements may have equal layouts."""
-    for placement in placements or registry.strategy(strategy).placements:
-        try:
-            yield registry.layout(strategy, problem, sizes, placement)
-        except UnsupportedError as error:
-            if refusals is not None:
-                refusals.setdefault(str(error), []).append(placement)
 
 
 def mesh_text(sizes: Mapping[str, int]) -> str:
@@ -78,11 +58,6 @@ def _factors(number: int, count: int) -> Iterator[tuple[int, ...]]:
     for first in range(1, number + 1):
         if number % first == 0:
             yield from ((first, *others) for others in _factors(number // first, count - 1))
-
-
-def _beyond_host(sizes: dict[str, int], axes: Sequence[str], per_host: int) -> float:
-    """How far the ranks of the two innermost axes are from a host's, as a logarithm."""
-    return abs(log2(prod(sizes[axis] for axis in axes[-2:]) / per_host))
 
 
 def _distance(sizes: dict[str, int], other: dict[str, int]) -> float:

@@ -21,36 +21,43 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log, prod
+from typing import NamedTuple
 
 import numpy as np
 
 from longca.errors import RequestError, UnsupportedError
 from longca.manifests.schedule import MOVES, Move
 from longca_advice.evidence import Collected
-from longca_advice.fit import non_negative
+from longca_advice.fit import non_negative, robust
 
-__all__ = ["Link", "Network", "Topology", "Transferred", "fit_links", "transferred"]
+__all__ = [
+    "Link",
+    "Network",
+    "Observed",
+    "Rates",
+    "Topology",
+    "Transferred",
+    "fit_links",
+    "fit_rates",
+    "transferred",
+]
 
 #: Bits per second of a unit, and seconds of one.
 _BANDWIDTHS = {"b": 1.0, "B": 8.0}
 _PREFIXES = {"": 1.0, "M": 1e6, "G": 1e9, "T": 1e12}
 _LATENCIES = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "us": 1e-6, "ns": 1e-9}
 
+#: Relative errors below this are noise, and weigh all the same.
+_NOISE = 0.01
+
 _NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"
-_BANDWIDTH = re.compile(rf"{_NUMBER}\s*([MGT]?)(bps|bit|b|B)(?:/s)?")
-_LATENCY = re.compile(rf"{_NUMBER}\s*(s|ms|µs|us|ns)")
+_LINK = re.compile(rf"{_NUMBER}\s*([MGT]?)(bps|bit|b|B)(?:/s)?\s*(?:,\s*{_NUMBER}\s*(s|ms|µs|us|ns))?")
 
 
-@dataclass(frozen=True)
-class Transferred:
-    """Some collectives of one kind that were measured together, without a kernel.
+class Transferred(NamedTuple):
+    """Some collectives of one of `MOVES` that were measured together, without a kernel, on so many ranks each.
 
-    Attributes:
-        kind: One of `longca.manifests.schedule.MOVES`.
-        ranks: Number of ranks in each collective.
-        calls: Number of collectives.
-        sent: Bytes that leave the rank that sends most.
-        seconds: Time of all these collectives together, on the slowest rank.
+    The bytes are those that leave the rank that sends most, and the seconds those of all calls on the slowest rank.
     """
 
     kind: str
@@ -69,27 +76,20 @@ class Link:
 
     @classmethod
     def parse(cls, text: str) -> Link:
-        """A link from words: a bandwidth for each GPU, and a latency if need be.
-
-        Args:
-            text: The words, such as `400Gb` (bits a second), `50GB/s` (bytes a second) or `50GB/s,5µs`.
+        """A link from words: `400Gb` (bits a second), `50GB/s` (bytes a second) or `50GB/s,5µs` with a latency.
 
         Raises:
             RequestError: The text has another form.
         """
-        first, *others = (part.strip() for part in text.replace("μ", "µ").split(","))
-        bandwidth = _BANDWIDTH.fullmatch(first)
-        latency = _LATENCY.fullmatch(others[0]) if others else None
-        if bandwidth is None or len(others) > 1 or (others and latency is None):
+        found = _LINK.fullmatch(text.strip().replace("μ", "µ"))
+        if found is None or not float(found[1]):
             raise RequestError(
-                f"{text!r} is no network. Give the bandwidth that each GPU has to it, in bits (400Gb) or bytes "
+                f"{text!r} is no network. Give the bandwidth above 0 that each GPU has to it, in bits (400Gb) or bytes "
                 "(50GB/s) a second, and if need be its latency: 50GB/s,5µs"
             )
-        number, prefix, unit = bandwidth.groups()
+        number, prefix, unit, latency, time = found.groups()
         rate = float(number) * _PREFIXES[prefix] * _BANDWIDTHS[unit[0]] / 8
-        if rate <= 0:
-            raise RequestError(f"{text!r} is a network without bandwidth; give one above 0, such as 400Gb")
-        return cls(rate, float(latency[1]) * _LATENCIES[latency[2]] if latency else 0.0)
+        return cls(rate, float(latency) * _LATENCIES[time] if latency else 0.0)
 
 
 @dataclass(frozen=True)
@@ -175,6 +175,48 @@ def fit_links(measured: Sequence[Transferred]) -> dict[str, dict[int, Link]]:
             latency, per_byte = 0.0, non_negative(table[:, 1:], ones)[0]
         links.setdefault(kind, {})[ranks] = Link(1 / float(per_byte), float(latency))
     return links
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The overhead of a call beside its kernels and its collectives.
+
+    Attributes:
+        per_byte: Seconds for each byte that is read or written in the device's memory.
+        slowdown: Extra seconds of a kernel for each second of an all-to-all, all-gather or reduce-scatter beside it.
+            The collective's kernels take many multiprocessors.
+        slowdown_p2p: Extra seconds of a kernel for each second of a ring's hop beside it. The hop's kernels
+            take few multiprocessors.
+        per_phase: Seconds of each phase that launches anything: launches, and waits for other ranks.
+    """
+
+    per_byte: float = 0.0
+    slowdown: float = 0.0
+    slowdown_p2p: float = 0.0
+    per_phase: float = 0.0
+
+
+class Observed(NamedTuple):
+    """The seconds of a measured call on the slowest rank, and the values of its `Timeline` without rates."""
+
+    seconds: float
+    expected: float
+    touched: float
+    beside: float
+    beside_p2p: float
+    phases: float
+
+
+def fit_rates(observed: Sequence[Observed]) -> Rates:
+    """The rates by which calls on one kind of device take longer than their kernels and exposed collectives.
+
+    The fit is by non-negative least squares on the relative error. Large errors weigh less (Huber).
+    """
+    if not observed:
+        return Rates()
+    values = np.array(observed, np.float64)
+    seconds, expected = values[:, 0], values[:, 1]
+    return Rates(*map(float, robust(values[:, 2:] / seconds[:, None], (seconds - expected) / seconds, _NOISE)))
 
 
 def transferred(mesh: str, communication: Mapping[str, Collected]) -> Iterator[Transferred]:

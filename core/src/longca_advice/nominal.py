@@ -20,13 +20,13 @@ from longca.manifests.kernel import KernelManifest
 from longca.manifests.offers import Direction
 from longca.manifests.problem import Problem
 from longca.manifests.resolve import resolve_steps
-from longca.manifests.step_cuts import rank_areas, step_problems
+from longca.manifests.step_cuts import step_problems
 from longca.manifests.strategy import Layout, Ranges, Step
 from longca.manifests.verdict import Verdict
 from longca.masks import Form
 from longca.masks.cutting import renumber
 
-__all__ = ["imbalance", "nominal_cost"]
+__all__ = ["nominal_cost"]
 
 #: A kernel's speed with intervals, as a share of its speed on the masks that it has built in.
 _BY_INTERVALS = 0.8
@@ -53,12 +53,6 @@ def nominal_cost(manifests: Sequence[KernelManifest], problem: Problem, layout: 
         for steps, parts, shard in zip(layout.steps, step_problems(problem, layout), layout.shards, strict=True)
     )
     return sum(max(together) for together in zip_longest(*ranks, fillvalue=0.0))
-
-
-def imbalance(problem: Problem, layout: Layout) -> float:
-    """How much more the busiest rank has to compute than the ranks on average: 1 where all have the same area."""
-    areas = rank_areas(problem, layout)
-    return max(areas) * len(areas) / sum(areas) if any(areas) else 1.0
 
 
 def _compute(verdict: Verdict, part: Problem | None) -> float:

@@ -76,14 +76,8 @@ def pair_sums(
 ) -> tuple[_Floats, _Floats, _Floats]:
     """Full and partial tiles of each part of queries with each part of keys, and the most in one row of tiles.
 
-    Args:
-        runs: The tiles of the whole mask.
-        owned: The rows of the parts of queries.
-        before: The shares of the parts of keys, as `tiles_before` returns them.
-        met: The part of keys that each part of queries meets, or None for all parts.
-
-    Returns:
-        Three tables: [parts of queries, parts of keys], or a single column if each part meets only one.
+    `met` has the part of keys that each part of queries meets, or is None for all parts. The three tables are
+    [parts of queries, parts of keys], or have a single column if each part meets only one.
     """
     full, partial, longest = np.zeros((3, owned.parts, before.shape[1] if met is None else 1))
     step = max(1, _CELLS // max(1, before.shape[1]))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from longca.errors import RequestError, UnsupportedError
+from longca.errors import RequestError
 from longca.limits import MAX_RANKS, shown
 from longca.manifests import Device, Direction, Problem
 from longca.manifests.devices import current_device
@@ -15,9 +15,8 @@ from longca.manifests.pairs import split
 from longca.masks import Mask
 from longca.plugins import Registry, registry
 from longca_advice.candidates import Ranking, rank_kernels
-from longca_advice.capacity import Capacity, fewest_ranks, longest_sequence
 from longca_advice.choices import Recommendation, Refused
-from longca_advice.devices import evidence_name, named_device
+from longca_advice.devices import Capacity, evidence_name, named_device
 from longca_advice.evidence import Row
 from longca_advice.memory import held_bytes
 from longca_advice.network import Link
@@ -117,18 +116,13 @@ def recommend(
         return rank_strategies(request, ranks, links, tuple(strategies or provided.strategies))
 
     found = rank(request)
-    if not found.choices and (gpu := _alike(request)):
+    alike = (gpu for gpu in request.costs.gpus_like(where) if gpu.capability == where.capability)
+    if not found.choices and (gpu := next(alike, None)):
         request = replace(request, measured=gpu)
         found = rank(request)
     notes = (*known.notes, *found.notes, *_about_evidence(request, found))
     choices = tuple(sorted(found.choices, key=lambda choice: choice.fits is False))  # in their order otherwise
     return Recommendation(about, str(where), ranks, choices, found.unmeasured, found.refused, notes, here)
-
-
-def _alike(request: Request) -> Device | None:
-    """Another GPU of the same compute capability that has evidence, or None."""
-    device = request.problem.device
-    return next((gpu for gpu in request.costs.gpus_like(device) if gpu.capability == device.capability), None)
 
 
 def _of_others(rows: Sequence[Row], mask: Mask, heads: tuple[int, int], head_dim: int, ranks: int) -> tuple[Row, ...]:
@@ -174,16 +168,15 @@ def _too_large(request: Request, ranks: int) -> Refused | None:
     needed = held_bytes(request.problem, *shares, training=request.training)
     if request.fits(needed):
         return None
-    tokens = longest_sequence(request.problem, request.capacity, ranks=ranks, training=request.training)
-    try:
-        others = f"at least {fewest_ranks(request.problem, request.capacity, training=request.training)} devices"
-    except UnsupportedError:
-        others = "fewer or smaller heads"
+    # Tokens of queries and keys whose tensors alone fit on one device.
+    tokens = request.capacity.usable // held_bytes(request.problem, 1, 1, training=request.training)
+    longest = max(mask.seqlen_q, mask.seqlen_k)
+    others = f"at least {-(-longest // tokens)} devices" if tokens else "fewer or smaller heads"
     reason = (
         f"the tensors alone take {needed / 2**30:.1f} GiB of each device's {request.capacity.usable / 2**30:.3g}, for "
         f"{mask.seqlen_q} tokens on {ranks} {'device' if ranks == 1 else 'devices'}"
     )
-    return Refused(None, None, (reason,), f"Take up to {tokens} tokens, or {others}")
+    return Refused(None, None, (reason,), f"Take up to {ranks * tokens} tokens, or {others}")
 
 
 def _about_evidence(request: Request, found: Ranking) -> Iterable[str]:
@@ -196,22 +189,14 @@ def _about_evidence(request: Request, found: Ranking) -> Iterable[str]:
         yield f"evidence knows kernels that no plugin provides here: {', '.join(sorted(measured))}"
     if found.choices or not found.unmeasured or any(one.strategy for one in found.unmeasured):
         return
-    what, advice = _lacking(request, [one.kernel for one in found.unmeasured])
-    yield f"there is {what}; the valid choices are listed in the plugins' order and not ranked. {advice}"
-
-
-def _lacking(request: Request, kernels: Sequence[str]) -> tuple[str, str]:
-    """The evidence that valid kernels lack on the problem's device, and what to do."""
-    costs, name, problem = request.costs, request.device_name, request.problem
-    if name not in costs.devices:
-        others = ", ".join(costs.devices) or "no device"
-        return f"no evidence on {name}", f"There is evidence on {others}. Measure on the device with `longca run`"
-    pattern, seqlen = problem.concrete_mask.pattern or "MASK", problem.concrete_mask.seqlen_q
+    name, problem, mask = request.device_name, request.problem, request.problem.concrete_mask
+    what, advice = f"no evidence of such calls of these kernels on {name}", ""
+    if name not in request.costs.devices:
+        others = ", ".join(request.costs.devices) or "no device"
+        what, advice = f"no evidence on {name}", f"There is evidence on {others}. "
     sizes = f"--heads {problem.heads_q}:{problem.num_heads_kv} --head-dim {problem.head_dim} --dtype {problem.dtype}"
-    measure = f"easure on the device with `longca run {pattern} --seqlen {seqlen} {sizes}`"
-    dtypes = costs.dtypes_of(kernels, name)
-    if dtypes and problem.dtype not in dtypes:
-        measured = " and ".join(dtypes)
-        what = f"no evidence of {problem.dtype} calls on {name}, and some of {measured} calls"
-        return what, f"Ask with --dtype {dtypes[0]}, or m{measure}"
-    return f"no evidence of {'such calls of ' * bool(dtypes)}these kernels on {name}", f"M{measure}"
+    run = f"longca run {mask.pattern or 'MASK'} --seqlen {mask.seqlen_q} {sizes}"
+    yield (
+        f"there is {what}; the valid choices are listed in the plugins' order and not ranked. {advice}Measure on the "
+        f"device with `{run}`"
+    )

@@ -14,9 +14,8 @@ from typing import Any
 from longca.manifests import Device, Direction, Layout, Offer, Problem, Transport, Verdict, missing
 from longca.manifests.step_cuts import StepStack
 from longca.plugins import Registry
-from longca_advice.capacity import Capacity
 from longca_advice.costs import CostModel, Key
-from longca_advice.devices import evidence_name
+from longca_advice.devices import Capacity, evidence_name
 from longca_advice.history import code_version
 from longca_advice.memory import RankMemory, rank_bytes
 from longca_advice.sources import sources

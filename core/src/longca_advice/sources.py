@@ -11,10 +11,9 @@ from statistics import median
 
 from longca_advice.costs import CostModel
 from longca_advice.evidence import Row, shipped
-from longca_advice.from_records import rows_of_folder
+from longca_advice.from_records import verified
 from longca_advice.history import History, history
-from longca_advice.network import Link, Network, fit_links, transferred
-from longca_advice.timeline import Observed, Rates, fit_rates
+from longca_advice.network import Link, Network, Observed, Rates, fit_links, fit_rates, transferred
 
 __all__ = ["Links", "Sources", "sources"]
 
@@ -75,7 +74,7 @@ def sources(records: tuple[str, ...] = ()) -> Sources:
 
 @lru_cache(maxsize=4)
 def _collected(here: History, records: tuple[str, ...]) -> Sources:
-    named = [row for folder in records for row in rows_of_folder(Path(folder))]
+    named = [row for folder in records for row, _ in verified(Path(folder))]
     found = [(row, here.verdict_on(row.kernel, row.run.device, row.version)) for row in (*shipped(), *named)]
     left_out = Counter(f"{row.kernel} of {row.version}" for row, verdict in found if verdict)
     notes = [f"left out of this machine's evidence: {text}" for text in here.notes]

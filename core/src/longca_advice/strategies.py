@@ -18,7 +18,7 @@ from longca_advice.candidates import PAIR, Candidate, Ranking
 from longca_advice.choices import Choice, Refused, Unmeasured
 from longca_advice.layout_costs import LayoutCosts, Role
 from longca_advice.memory import RankMemory
-from longca_advice.meshes import few_meshes, laid_out, left_out, mesh_text
+from longca_advice.meshes import few_meshes, left_out, mesh_text
 from longca_advice.request import Request
 from longca_advice.sources import Links
 from longca_advice.timeline import Timeline
@@ -198,11 +198,13 @@ def layout_costs_of(
             yield Refused(None, name, (f"{ranks} devices cannot be split into {axes}, 2 or more along each",))
         refusals: dict[str, list[tuple[str, str]]] = {}
         for sizes in sizes_of_all:
-            here: dict[str, list[str]] = {}
-            layouts = laid_out(request.registry, name, request.problem, sizes, refusals=here)
-            yield from (LayoutCosts(request, links, layout) for layout in dict.fromkeys(layouts))
-            for reason, placements in here.items():
-                refusals.setdefault(reason, []).extend((mesh_text(sizes), placement) for placement in placements)
+            layouts: dict[Layout, None] = {}
+            for placement in manifest.placements:
+                try:
+                    layouts.setdefault(request.registry.layout(name, request.problem, sizes, placement))
+                except UnsupportedError as error:
+                    refusals.setdefault(str(error), []).append((mesh_text(sizes), placement))
+            yield from (LayoutCosts(request, links, layout) for layout in layouts)
         for reason, found in refusals.items():
             yield Refused(None, _part_of(name, found, len(sizes_of_all), len(manifest.placements)), (reason,))
 

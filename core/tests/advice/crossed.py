@@ -3,9 +3,8 @@
 from longca import Device
 from longca_advice.devices import evidence_name
 from longca_advice.evidence import Run
-from longca_advice.network import Link, Network
+from longca_advice.network import Link, Network, Rates
 from longca_advice.sources import Links
-from longca_advice.timeline import Rates
 
 CPU = Device("cpu")
 RUN = Run(run="a run", device=evidence_name(CPU), capability=None, memory=None, packages={})

@@ -58,13 +58,6 @@ def test_unmeasured_lean_kernels_come_first_in_their_order_and_naive_last():
     assert chosen(toys=Toys(manifest("naive"), manifest("quadratic", metadata="O(S²)"))) == "quadratic"
 
 
-def test_the_cores_own(core):
-    assert choose(problem(masks.build("causal", 1024)), core).kernel == "sdpa"
-    assert choose(problem(), core).kernel == "sdpa"
-    large = masks.build("causal_sliding_window", 2**17, window=9)  # 16 GiB as a dense matrix
-    assert choose(problem(large), core).kernel == "naive"
-
-
 # With measurements
 
 
@@ -269,10 +262,3 @@ def test_a_kernel_that_was_found_wrong_is_not_taken_however_fast_it_is_said_to_b
     choice = choose(problem(), TOYS)
     assert choice.kernel == "leaner"
     assert "lean is passed over: LongCA found this version of it wrong or suspect here" in choice.wrong
-
-
-def test_a_kernel_that_was_found_wrong_is_not_the_first_of_the_unmeasured():
-    assert chosen() == "forward_only"
-    found("forward_only", "wrong")
-    assert chosen() == "lean"
-    assert chosen(toys=Toys(manifest("forward_only"))) == "forward_only", "nothing else is valid"

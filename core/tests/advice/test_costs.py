@@ -47,14 +47,6 @@ def test_what_was_not_measured_is_not_predicted(other):
     assert model.estimate(key(**other), call()) is None
 
 
-def test_directions_and_kernels_are_apart():
-    model = CostModel([*evidence(), *evidence(direction="backward"), *evidence(kernel="other", seconds=1.0)])
-    asked = call()
-    assert model.estimate(key(), asked).records == 8
-    assert model.estimate(key(direction="backward"), asked).seconds == pytest.approx(expected(asked, 2), rel=0.02)
-    assert model.kernels_on("Some GPU") == {"plain", "other"}
-
-
 def test_float16_answers_for_bfloat16_and_says_so():
     model = CostModel(evidence(dtype="float16"))
     found = model.estimate(key(), call())

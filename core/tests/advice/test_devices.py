@@ -4,7 +4,7 @@ import pytest
 
 from longca.errors import RequestError
 from longca.manifests import Device
-from longca_advice.devices import DEVICES, evidence_name, named_device, peak_tflops
+from longca_advice.devices import DEVICES, evidence_name, named_device
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -31,16 +31,3 @@ def test_an_unknown_device_is_refused_with_those_that_are_known(text):
         assert repr(text) in message
         assert all(name in message for name in DEVICES)
         assert ("--records" in message) == (measured is not None)
-
-
-@pytest.mark.parametrize(
-    ("device", "dtype", "peak"),
-    [
-        ("NVIDIA H200", "bfloat16", 989.0),
-        ("NVIDIA H100 PCIe", "bfloat16", 756.0),
-        ("NVIDIA A100-SXM4-40GB", "float32", 156.0),
-        ("Some GPU", "bfloat16", None),
-    ],
-)
-def test_peaks_are_those_of_the_data_sheets(device, dtype, peak):
-    assert peak_tflops(device, dtype) == peak

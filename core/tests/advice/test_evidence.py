@@ -80,15 +80,6 @@ def test_a_time_that_the_device_cannot_reach_is_refused():
             list(parse([run, json.dumps(fields(seconds=0.99 * tera / most))], "somewhere"))
 
 
-def test_ranks_share_a_call():
-    one = shared()
-    assert one.ranks == 4
-    line = json.loads(to_line(one)) | {"seconds": one.flops / (3.9 * 5000e12)}
-    assert next(parse([json.dumps(line)], "x")).ranks == 4
-    with pytest.raises(RequestError, match="TFLOP/s"):
-        list(parse([json.dumps({**line, "mesh": "ring=2"})], "x"))
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -1,7 +1,6 @@
 """Evidence from runs: verified records become rows, and lines that were edited by hand do not."""
 
 import json
-import math
 
 import pytest
 
@@ -9,7 +8,7 @@ from longca import masks
 from longca.errors import RequestError
 from longca.masks import Form
 from longca_advice.evidence import Run
-from longca_advice.from_records import recorded_transport, rows_of_folder, verified
+from longca_advice.from_records import recorded_transport, verified
 from longca_advice.work import work_of
 
 ENVIRONMENT = {
@@ -57,9 +56,13 @@ def write(tmp_path):
     return write_run
 
 
+def rows_of_folder(folder):
+    return [row for row, _ in verified(folder)]
+
+
 def refused(folder):
     with pytest.raises(RequestError) as error:
-        list(rows_of_folder(folder))
+        rows_of_folder(folder)
     return str(error.value)
 
 
@@ -79,7 +82,7 @@ def test_the_latest_record_of_a_case_counts(write):
     again = [record(), record(case="c1"), record(median=0.02)]
     assert {row.case: row.seconds for row in rows_of_folder(write(*again))} == {"c0": 0.02, "c1": 0.01}
     for status in ("failed", "wrong", "oom"):
-        assert list(rows_of_folder(write(record(), record(status=status, median=None)))) == []
+        assert rows_of_folder(write(record(), record(status=status, median=None))) == []
 
 
 @pytest.mark.parametrize(("direction", "kernel", "form"), [("forward", "one", "varlen"), ("backward", "two", "dense")])
@@ -108,13 +111,6 @@ def test_pushes_count_the_bytes_that_leave_a_rank(write):
         recorded_transport({**moved, "moved_by": way}) for way in ("ring=copy_engine", "ring=collectives", None)
     ]
     assert transports == ["copy_engine", "collectives", "collectives"]
-
-
-@pytest.mark.parametrize("median", [math.nan, 0, 1e9, None])
-def test_times_that_were_edited_are_refused_by_their_line(write, median):
-    message = refused(write(record(), record(case="c1", median=median)))
-    assert "records.jsonl, line 2: seconds: " in message
-    assert message.endswith("Correct or remove the line")
 
 
 @pytest.mark.parametrize(

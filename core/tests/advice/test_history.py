@@ -69,20 +69,6 @@ def test_a_file_that_cannot_be_read_or_written_is_no_error(path):
     assert str(path) in history().notes[0]
 
 
-def test_the_model_is_kept_until_the_history_changes(path):
-    append(row("of_this_test"))
-    first = sources()
-    assert sources().costs is first.costs
-    assert "of_this_test" in first.costs.kernels_on(CPU.device)
-    append(row("b_of_this_test"))
-    path.write_text(path.read_text() + "{\n")
-    assert first.notes == ()
-    changed = sources()
-    assert changed.costs is not first.costs
-    assert "b_of_this_test" in changed.costs.kernels_on(CPU.device)
-    assert [text.startswith("left out of this machine's evidence: ") for text in changed.notes] == [True]
-
-
 def record(status="ok", kernel="b", case="c0", direction="forward", **fields):
     """The record of a case on one device, as a run has it."""
     mask = masks.build("causal", 512)
@@ -119,16 +105,6 @@ def test_a_kernel_that_was_found_wrong_is_left_out_and_named(status):
     assert f"2 measurements of b, because it was found {status} on Some CPU at 2026-11-22T12:00:00+00:00" in said
     record(case="c3")
     assert left() == [("a", "c0")], "later cases of a wrong kernel are no evidence"
-
-
-@pytest.mark.parametrize("status", ["wrong", "suspect"])
-def test_the_evidence_that_comes_with_longca_is_left_out_too(status, monkeypatch):
-    others = row("b", version="longca-b 1.1"), row("a", version="longca-b 1.0")
-    monkeypatch.setattr(sources_module, "shipped", lambda: (row("b", version="longca-b 1.0"), *others))
-    record(status)
-    assert sources().rows == others
-    (said,) = sources().notes
-    assert "1 measurements of b of longca-b 1.0 elsewhere, because this machine found it wrong or suspect" in said
 
 
 @pytest.mark.parametrize("status", ["suspect", "wrong"])

@@ -36,13 +36,6 @@ def test_ranks_that_have_no_mesh_are_refused(asked, ranks):
     assert refused.reasons == (f"{ranks} devices cannot be split into outer × inner, 2 or more along each",)
 
 
-def test_ranks_are_on_hosts_where_one_has_not_so_many(asked):
-    within, across = (ways(asked(), 4, per_host=each)[0][0].topology for each in (4, 2))
-    assert within.ranks_per_host is None
-    assert across.ranks_per_host == 2
-    assert (across.shared("outer"), across.shared("inner")) == (1, 2)
-
-
 def test_pairs_of_a_causal_mask_take_longer_the_later_their_queries(asked):
     plain, backwards = ways(asked(), 4)[0]
     for seconds in (plain.rough("plain", "forward"), plain.exact("plain", "forward", "forward")):

@@ -49,13 +49,6 @@ def test_tensors_are_counted_one_by_one():
     ]  # fmt: skip
 
 
-def test_a_forward_alone_has_no_gradients():
-    found = _rank(_problem(), "naive")
-    assert found.parts["tensors"] == tensor_bytes(_problem(), 4096, 4096)
-    assert "gradients" not in found.parts
-    assert found.unknown == ()
-
-
 def test_training_peaks_in_the_backward():
     found, problem = _rank(_problem(), "naive", "naive"), _problem()
     assert set(found.parts) == {"tensors", "gradients", "workspace"}

@@ -6,17 +6,13 @@ from math import prod
 
 import pytest
 
-from longca_advice.meshes import few_meshes, left_out, mesh_text, meshes
+from longca_advice.meshes import few_meshes, left_out, meshes
 
 
 def test_every_split_without_axes_of_one_rank() -> None:
     assert list(meshes(8, ("ring", "ulysses"))) == [{"ring": 2, "ulysses": 4}, {"ring": 4, "ulysses": 2}]
     assert list(meshes(7, ("ring", "ulysses"))) == []
     assert list(meshes(7, ("ring",))) == [{"ring": 7}]
-
-
-def test_a_mesh_is_written_as_records_have_it() -> None:
-    assert mesh_text({"ring": 2, "ulysses": 4}) == "ring=2,ulysses=4"
 
 
 @pytest.mark.parametrize("ranks", [8, 48, 64])

@@ -72,12 +72,6 @@ def test_between_hosts_the_network_of_each_gpu_counts(kind, seconds):
     assert network.seconds(Move(kind, "ring", 0, 10**9), topology) == pytest.approx(seconds)
 
 
-def test_what_is_within_a_host_is_under_way_beside_what_is_between():
-    topology = Topology((("ring", 16),), ranks_per_host=8)
-    network = Network({"all_gather": {8: Link(100e9)}}, Link(50e9))
-    assert network.seconds(Move("all_gather", "ring", 0, 10**9), topology) == pytest.approx(1e9 / 100e9)
-
-
 def test_the_innermost_axis_shares_hosts_first():
     topology = Topology((("ring", 4), ("ulysses", 8)), ranks_per_host=8)
     assert (topology.shared("ring"), topology.shared("ulysses")) == (1, 8)

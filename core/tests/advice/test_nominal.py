@@ -2,7 +2,8 @@ import pytest
 
 from longca import masks
 from longca.manifests import Device, Layout, Offer, Problem, Step
-from longca_advice.nominal import imbalance, nominal_cost
+from longca.manifests.step_cuts import imbalance
+from longca_advice.nominal import nominal_cost
 
 from ..fake_manifests import fake_manifest
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from longca_advice.timeline import Observed, Rates, fit_rates
+from longca_advice.network import Observed, Rates, fit_rates
 
 
 def observed(rates, count, seed=0, noise=0.0):

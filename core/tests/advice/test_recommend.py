@@ -9,7 +9,7 @@ import pytest
 from longca import masks
 from longca.errors import RequestError, UnknownNameError
 from longca_advice import recommend as module
-from longca_advice.capacity import RESERVED
+from longca_advice.devices import RESERVED
 from longca_advice.history import append
 from longca_advice.recommend import recommend
 from longca_advice.sources import sources
@@ -112,17 +112,6 @@ def test_a_gpu_without_evidence_is_ranked_by_another_one_of_its_compute_capabili
     )
     assert any(told in note for note in ranked.notes)
     assert not any("times are from" in note for note in measured.notes)
-
-
-def test_a_data_type_that_was_not_measured_is_told_beside_the_measured_one():
-    append(row("naive", dtype="float32"))
-    found = ask(device="Some GPU", kernels=("naive",), training=False)
-    assert [one.kernel for one in found.unmeasured] == ["naive"]
-    assert found.notes[-1] == (
-        "there is no evidence of bfloat16 calls on Some GPU, and some of float32 calls; the valid choices are listed "
-        "in the plugins' order and not ranked. Ask with --dtype float32, or measure on the device with `longca run "
-        "causal --seqlen 8192 --heads 32:8 --head-dim 128 --dtype bfloat16`"
-    )
 
 
 def test_memory_decides_what_fits():

@@ -3,9 +3,8 @@
 import pytest
 
 from longca_advice.evidence import Collected
-from longca_advice.network import Link
+from longca_advice.network import Rates
 from longca_advice.sources import Sources
-from longca_advice.timeline import Rates
 
 from .rows import RUN, row
 
@@ -25,10 +24,6 @@ def links(rows, device=RUN.device, between=None):
     return Sources(tuple(rows)).links(device, 8, between)
 
 
-def test_rows_of_one_device_have_no_links():
-    assert links([row()]).network.inside == {}
-
-
 def test_links_are_of_what_rows_moved():
     found = links([row(), shared(mesh="ulysses=4", kind="all_to_all")]).network.inside
     assert found["all_to_all"][4].bandwidth == pytest.approx(1e11)
@@ -40,12 +35,6 @@ def test_a_network_is_of_the_device_alone():
     for device, bandwidth in ((RUN.device, 1e11), (OTHER.device, 1e9)):
         assert links(rows, device).network.inside["p2p"][2].bandwidth == pytest.approx(bandwidth)
     assert links(rows, "a third GPU").network.inside == {}
-
-
-def test_between_hosts_is_what_was_named():
-    link = Link(50e9)
-    assert links([]).network.between is None
-    assert links([shared()], between=link).network.between == link
 
 
 def test_rates_are_of_the_device_alone():

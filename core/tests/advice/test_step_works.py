@@ -74,10 +74,3 @@ def test_other_chunks_share_the_tiles_of_the_whole_mask_out(pattern: str, seqlen
     total = sum(work.tiles for work in works if work)
     assert total <= 1.03 * (runs.num_full + runs.num_partial) + 0.1
     assert total * TILE**2 >= 0.9 * mask.area
-
-
-def test_a_table_is_made_once_for_layouts_of_the_same_parts() -> None:
-    mask = masks.sample("causal", 1024)
-    made = [_layout(1024, [[(0, 512)], [(512, 1024)]]) for _ in range(2)]
-    first, second = (pair_tiles(mask, layout, pairs_of(layout)) for layout in made)
-    assert first is second

@@ -6,7 +6,7 @@ import pytest
 
 from longca import masks
 from longca.masks import Form
-from longca_advice.capacity import Capacity
+from longca_advice.devices import Capacity
 from longca_advice.evidence import SharedCall
 from longca_advice.network import Link
 from longca_advice.strategies import rank_strategies
@@ -53,14 +53,6 @@ def test_a_measured_call_is_left_only_for_one_that_gains_more_than_predictions_e
     assert "the forward is a measured time of this mask" in about["plain"].proof.notes[0]
     assert about["reversed"].seconds == before["reversed"].seconds
     assert about["reversed"].proof.notes == ()
-
-
-def test_hosts_of_which_nothing_is_said_are_not_ranked(asked):
-    found = rank(asked(), per_host=2)
-    assert found.choices == ()
-    (one,) = found.unmeasured
-    assert one.strategy == "crossed"
-    assert "--network 400Gb" in one.why
 
 
 def test_links_between_hosts_are_said_to_be_unverified(asked):

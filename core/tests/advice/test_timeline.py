@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longca.manifests.schedule import MOVES, Move, Phase
-from longca_advice.network import Link, Network, Topology
-from longca_advice.timeline import Rates, timeline
+from longca_advice.network import Link, Network, Rates, Topology
+from longca_advice.timeline import timeline
 
 # A byte a second, so that bytes are seconds.
 NETWORK = Network({kind: {2: Link(1.0)} for kind in MOVES}, Link(0.5))

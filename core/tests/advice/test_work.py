@@ -127,12 +127,6 @@ def test_blocks_count_by_their_area_and_by_the_tiles_that_they_touch(mask):
     assert (work.calls, work.grid) == (1, 0)
 
 
-def test_a_mask_that_shows_nothing_has_a_work_in_every_form():
-    empty = BlockSparseMask(np.zeros((2, 2, 2), bool), [0, 200, 300], [0, 200, 300])
-    for form in Form:
-        assert work_of(empty, form) == work_of(empty, Form.DENSE)
-
-
 @pytest.mark.parametrize(
     ("pattern", "factors", "form", "path"),
     [

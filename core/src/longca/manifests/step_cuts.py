@@ -29,6 +29,7 @@ __all__ = [
     "StepStack",
     "cut_steps",
     "distinct_steps",
+    "imbalance",
     "mask_heads",
     "part_areas",
     "rank_areas",
@@ -284,6 +285,12 @@ def rank_areas(problem: Problem, layout: Layout) -> list[int]:
     heads_q = np.array([stop - start for (start, stop), _ in steps.heads], np.int64)
     areas = step_areas(problem, layout) * (heads_q // per_head)[steps.table[:, 2]]
     return [sum(areas[first:last].tolist()) for first, last in pairwise(steps.bounds.tolist())]
+
+
+def imbalance(problem: Problem, layout: Layout) -> float:
+    """How much more the busiest rank has to compute than the ranks on average: 1 where all have the same area."""
+    areas = rank_areas(problem, layout)
+    return max(areas) * len(areas) / sum(areas) if any(areas) else 1.0
 
 
 def step_areas(problem: Problem, layout: Layout) -> Ints:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from longca.manifests import Direction
-from longca_advice.nominal import imbalance
+from longca.manifests.step_cuts import imbalance
 from longca_bench.measuring.clocks import Clocks
 from longca_bench.measuring.commands import Mode
 from longca_bench.measuring.kernel_trial import WrongResultError
