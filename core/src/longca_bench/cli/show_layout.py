@@ -53,13 +53,12 @@ def show_layout(
 ) -> None:
     """Shows how ranks share a mask under a strategy. It needs no GPU and moves nothing.
 
-    Without --out it prints each rank's tokens, steps and pairs, and the bytes that are sent. A picture also shows the
-    calls in their order, the transfers between them, and a timeline that is not to scale. A long mask is drawn in
-    blocks of tokens.
+    Without --out it prints each rank's tokens, steps and pairs, and the bytes that are sent. A picture shows the calls
+    in their order, and the transfers between them. A long mask is drawn in blocks of tokens.
 
     Example: longca show-layout usp --mask causal --ranks 4 --placement zigzag --out usp.png
     """
-    from longca.errors import UnknownNameError
+    from longca.errors import UnknownNameError, UnsupportedError
     from longca.manifests import Device, Problem
 
     if backend not in ("nccl", "gloo"):
@@ -75,13 +74,19 @@ def show_layout(
         device=Device("cpu"),
         direction=direction,  # type: ignore[arg-type]  # Problem checks it
     )
-    from longca_bench.reports.layout_arrangement import arrange, arrange_all
+    from longca_bench.reports.layout_arrangement import arrange
 
     nccl = backend == "nccl"
-    if placement == ALL:
-        _show_placements(arrange_all(registry, strategy, problem, sizes, nccl=nccl), out, as_json)
-    else:
-        _show(arrange(registry, strategy, problem, sizes, placement, nccl=nccl), out, as_json)
+    if placement != ALL:
+        _show(arrange(registry, strategy, problem, sizes, placement, nccl), out, as_json)
+        return
+    found: dict[str, Arrangement | str] = {}
+    for name in registry.strategy(strategy).placements:
+        try:
+            found[name] = arrange(registry, strategy, problem, sizes, name, nccl)
+        except UnsupportedError as error:
+            found[name] = str(error)
+    _show_placements(found, out, as_json)
 
 
 def parse_mesh(text: str | None, axes: Sequence[str], ranks: int | None = None) -> dict[str, int]:

@@ -24,7 +24,7 @@ def show_mask(
         Path | None, typer.Option(metavar="FILE", help="Draw to this .png, .svg or .pdf file instead of the terminal.")
     ] = None,
     tile: Annotated[
-        int | None, typer.Option(help="Block size of the picture, which shades full and partial blocks.")
+        int | None, typer.Option(min=1, help="Block size of the picture, which shades full and partial blocks.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -32,12 +32,10 @@ def show_mask(
 
     Example: longca show-mask causal_document --seqlen 8192 --out mask.png
     """
-    from longca_bench.reports.mask_picture import check_block, draw_mask
+    from longca_bench.reports.mask_picture import draw_mask
     from longca_bench.reports.mask_text import text_picture
     from longca_bench.reports.text import console, printable
 
-    if tile is not None:
-        check_block(tile)
     mask = described.mask(pattern, heads)
     if out is not None:
         draw_mask(mask, out, block=tile)

@@ -27,12 +27,8 @@ _PIECES_AT_A_TIME, _BLOCK_ROWS_AT_A_TIME = 4096, 256
 class Raster:
     """A mask in cells of `cell` × `cell` tokens. The last cells may be smaller.
 
-    Attributes:
-        cell: Tokens a cell.
-        shown: The share of visible pairs in each cell: float64 [rows, columns].
-        block: Tokens a block, or None without blocks.
-        state: The state of each cell's block: 0 for empty, 1 for partial, 2 for full: int8 [rows, columns]. Without
-            blocks, a cell with a visible pair has 2.
+    `shown` is the share of visible pairs: float64 [rows, columns]. `state` is that of the cell's block of `block`
+    tokens: 0 for empty, 1 for partial, 2 for full. Without blocks, a cell with a visible pair has 2.
     """
 
     cell: int
@@ -42,14 +38,7 @@ class Raster:
 
 
 def rasterize(mask: Mask, most: int, block: int | None = None, head: int = 0) -> Raster:
-    """One head of a mask as at most `most` cells a side. There are fewer cells if cells must divide blocks.
-
-    Args:
-        mask: A mask with at least one query and one key.
-        most: The most cells a side.
-        block: Tokens a block, or None without blocks.
-        head: The head.
-    """
+    """One head of a mask, not empty, as at most `most` cells a side. There are fewer if cells must divide blocks."""
     longest = max(mask.seqlen_q, mask.seqlen_k)
     cell = -(-longest // most)
     if block is not None:
@@ -73,14 +62,7 @@ def picture_block(seqlen: int, asked: int | None = None) -> int | None:
 
 
 def count_visible(mask: Mask, q_edges: Ints, k_edges: Ints, head: int = 0) -> Ints:
-    """Visible pairs of one head in each cell: int64 [len(q_edges) − 1, len(k_edges) − 1].
-
-    Args:
-        mask: The mask.
-        q_edges: Bounds of the rows of cells, strictly ascending from 0 to seqlen_q.
-        k_edges: Bounds of the columns, strictly ascending from 0 to seqlen_k.
-        head: The head.
-    """
+    """Visible pairs of one head between ascending edges from 0 to the length: int64 [q_edges − 1, k_edges − 1]."""
     if isinstance(mask, BlockSparseMask):
         return _count_in_bitmap(mask, head, q_edges, k_edges)
     return _count_in_pieces(mask.head(head), q_edges, k_edges)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,7 @@ from longca.errors import MaskError
 from longca.masks import PATTERNS, Mask
 from longca_bench.reports.mask_raster import rasterize
 
-__all__ = ["caption", "factor_words", "mask_title", "percent", "text_picture", "token_count"]
+__all__ = ["caption", "mask_title", "text_picture", "token_count"]
 
 #: Characters by the share that the upper and the lower half show: 0 nothing, 1 some, 2 all.
 _GLYPHS = np.array([[" ", "░", "▄"], ["░", "▒", "▓"], ["▀", "▓", "█"]])
@@ -21,14 +19,12 @@ _GLYPHS = np.array([[" ", "░", "▄"], ["░", "▒", "▓"], ["▀", "▓", "
 
 def caption(mask: Mask) -> list[str]:
     """The lines below a picture: size, factors, area, density and tile efficiency at 128."""
-    size = _counted(mask.seqlen_q, "token", "tokens")
-    if not mask.is_square:
-        size = f"{_counted(mask.seqlen_q, 'query', 'queries')} × {_counted(mask.seqlen_k, 'key', 'keys')}"
+    size = f"{mask.seqlen_q:,} tokens" if mask.is_square else f"{mask.seqlen_q:,} queries × {mask.seqlen_k:,} keys"
     over = f" over {mask.heads} heads" if mask.heads > 1 else ""
     return [
-        ", ".join([size, *factor_words(mask.factors)]),
+        ", ".join([size, *(_factor(name, value) for name, value in mask.factors.items())]),
         f"area {mask.area:,}{over}",
-        f"density {percent(mask.density)}, tile efficiency at 128: {percent(mask.tile_efficiency(128, 128))}",
+        f"density {_percent(mask.density)}, tile efficiency at 128: {_percent(mask.tile_efficiency(128, 128))}",
     ]
 
 
@@ -36,11 +32,6 @@ def mask_title(mask: Mask) -> str:
     """The title of the mask's pattern."""
     pattern = PATTERNS.get(mask.pattern or "")
     return pattern.title if pattern else mask.pattern or "Mask"
-
-
-def factor_words(factors: Mapping[str, Any]) -> list[str]:
-    """Each factor of a mask in a few words."""
-    return [_WORDS[name](value) if name in _WORDS else _plain(name, value) for name, value in factors.items()]
 
 
 def token_count(tokens: int) -> str:
@@ -51,20 +42,8 @@ def token_count(tokens: int) -> str:
     return f"{tokens:,}"
 
 
-def percent(share: float) -> str:
-    """A percentage with one decimal. Shares below 0.1 % get two digits, and only all is 100 %."""
-    if 0 < share < 0.001:
-        return f"{share * 100:.2g} %"
-    return "> 99.9 %" if 0.9995 <= share < 1 else f"{share * 100:.1f} %"
-
-
 def text_picture(mask: Mask, width: int = 64, height: int = 32) -> str:
-    """A picture of a mask in a frame, queries down and keys across. Head 0 is drawn if there are several.
-
-    Args:
-        mask: Any mask with at least one query and one key.
-        width: Characters across, the frame included.
-        height: Lines of the picture, the frame included. Title and caption are extra lines.
+    """A picture of a mask's first head in a frame of characters, queries down and keys across, and its caption.
 
     Raises:
         MaskError: The mask has no queries or no keys, or the picture has no room.
@@ -95,25 +74,21 @@ def _halves(mask: Mask, columns: int, rows: int) -> NDArray[np.int8]:
     return np.stack([level[::2], level[1::2]])
 
 
-def _counted(number: int, one: str, several: str) -> str:
-    return f"{number:,} {one if number == 1 else several}"
+def _percent(share: float) -> str:
+    """A percentage with one decimal. Shares below 0.1 % get two digits, and only all is 100 %."""
+    if 0 < share < 0.001:
+        return f"{share * 100:.2g} %"
+    return "> 99.9 %" if 0.9995 <= share < 1 else f"{share * 100:.1f} %"
 
 
-def _listed(lengths: tuple[int, ...], noun: str) -> str:
-    if 1 < len(lengths) <= 4:
-        return f"{noun}s of {', '.join(f'{n:,}' for n in lengths)}"
-    count = _counted(len(lengths), noun, f"{noun}s")
-    return count if len(lengths) == 1 else f"{count} of {min(lengths):,} to {max(lengths):,}"
-
-
-def _plain(name: str, value: Any) -> str:
-    return f"{name.replace('_', ' ')} {value:,}" if isinstance(value, int) else f"{name.replace('_', ' ')} {value}"
-
-
-_WORDS: dict[str, Callable[[Any], str]] = {
-    "documents": lambda lengths: _listed(lengths, "document"),
-    "boundaries": lambda bounds: _listed(tuple(b - a for a, b in pairwise(bounds)), "block"),
-    "kept": lambda share: f"{share * 100:g} % kept",
-    "heads": lambda heads: _counted(heads, "head", "heads"),
-    "seed": lambda seed: f"seed {seed}",
-}
+def _factor(name: str, value: Any) -> str:
+    """A factor of a mask in a few words. Boundaries of blocks become lengths."""
+    words = name.replace("_", " ")
+    if name == "kept":
+        return f"{value * 100:g} % kept"
+    if not isinstance(value, tuple):
+        return f"{words} {value:,}" if isinstance(value, int) else f"{words} {value}"
+    lengths, noun = (np.diff(value).tolist(), "blocks") if name == "boundaries" else (value, words)
+    if len(lengths) <= 4:
+        return f"{noun} of {', '.join(f'{n:,}' for n in lengths)}"
+    return f"{len(lengths)} {noun} of {min(lengths):,} to {max(lengths):,}"

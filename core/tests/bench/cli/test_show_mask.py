@@ -3,11 +3,6 @@
 import json
 
 
-def test_tiles_smaller_than_a_token_are_refused(fakes):
-    said = fakes.refuses("show-mask", "causal", "--seqlen", "64", "--tile", "0")
-    assert said == "error: blocks of 0 tokens cannot be drawn; take 1 or more\n"
-
-
 def test_what_is_written_is_said(fakes, tmp_path):
     file = tmp_path / "a [red] mask.svg"
     ask = ("show-mask", "causal", "--seqlen", "64", "--out", str(file))

@@ -2,13 +2,11 @@ import itertools
 
 import pytest
 from hypothesis import given
-from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from longca.errors import MaskError, RequestError
 from longca.masks import PATTERNS, Mask, SliceMask, build, sample
-from longca_bench.reports import mask_picture
-from longca_bench.reports.mask_picture import FULL, HIDDEN, PARTIAL, draw_mask, outlined_documents, paint
+from longca_bench.reports.mask_picture import FULL, HIDDEN, PARTIAL, draw_mask, paint
 from longca_bench.reports.mask_raster import rasterize
 
 from ...masks.strategies import any_cases
@@ -43,38 +41,6 @@ def test_every_pattern_is_drawn(tmp_path, pattern, seqlen):
 def test_long_masks_and_masks_far_from_square_are_drawn_in_each_format(tmp_path, seqlens, suffix):
     path = draw_mask(build("causal", seqlens[0], seqlen_k=seqlens[1]), tmp_path / f"mask{suffix}")
     assert path.read_bytes()[:5] in (b"\x89PNG\r", b"<?xml", b"%PDF-")
-
-
-def _texts(monkeypatch, tmp_path, mask):
-    """All that a picture says."""
-    figures: list[Figure] = []
-    monkeypatch.setattr(mask_picture, "write_figure", lambda figure, path: figures.append(figure) or path)
-    draw_mask(mask, tmp_path / "mask.png")
-    (figure,) = figures
-    legends = [text for axes in figure.axes if axes.get_legend() for text in axes.get_legend().get_texts()]
-    return [text.get_text() for text in (*figure.texts, *legends)], [axes.get_title() for axes in figure.axes]
-
-
-def test_the_picture_carries_title_caption_and_the_meaning_of_its_shades(monkeypatch, tmp_path):
-    mask = build("causal_document", 4096, documents=[1000, 96, 3000])
-    texts, titles = _texts(monkeypatch, tmp_path, mask)
-    assert texts[0] == "Causal document"
-    assert f"area {mask.area:,}" in texts[1]
-    assert f"tile efficiency at 128: {mask.tile_efficiency():.1%}".replace("%", " %") in texts[1]
-    assert texts[2:] == ["full block of 128", "partial block: visible", "partial block: hidden"]
-    assert titles == ["keys"]
-    six = build("uniform_block_sparse", 2048, block=128, kept=0.5, heads=6)
-    texts, titles = _texts(monkeypatch, tmp_path, six)
-    assert titles == [f"keys, head {h}" for h in range(4)]
-    assert "4 of 6 heads drawn" in texts[1]
-
-
-def test_of_many_documents_the_long_ones_are_outlined():
-    few = build("full_document", 10, documents=[3, 1, 6])
-    assert outlined_documents(few) == [(0, 3), (3, 4), (4, 10)]
-    many = build("full_document", 1000, documents=[*[1] * 100, 400, *[1] * 100, 400])
-    assert outlined_documents(many) == [(100, 500), (600, 1000)]
-    assert outlined_documents(build("full", 8)) == []
 
 
 def test_what_cannot_be_drawn_is_refused(tmp_path):
