@@ -60,7 +60,7 @@ def report(
     chosen = rows.where(**_conditions(rows, where or []))
     files = write_reports(chosen, out or rows.runs[0].folder / "report", formats, view)
     if "png" in formats and not any(file.suffix == ".png" for file in files):
-        typer.echo("no chart is drawn: charts are of one device's cases, and this run has none", err=True)
+        typer.echo("no chart is drawn, because no case has a time", err=True)
     wrong = complaints(rows.runs)
     if as_json:
         print_json({**_data(chosen, view), "complaints": wrong, "files": [str(file) for file in files]})

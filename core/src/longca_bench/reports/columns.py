@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
     from longca_bench.reports.rows import Rows
 
-__all__ = ["BASELINE", "COLUMNS", "FULL_SPEED", "Column", "column", "largest_error"]
+__all__ = ["BASELINE", "COLUMNS", "Column", "column", "largest_error"]
 
-#: The kernel that `over_baseline` divides by, and the kernel whose speed on a full mask is the limit.
-BASELINE, FULL_SPEED = "flex", "fa3"
+#: The kernel that `over_baseline` divides by.
+BASELINE = "flex"
 _SHAPE = ("direction", "seqlen", "heads_q", "heads_kv", "head_dim", "dtype")
 _DRAW = ("run_number", "pattern", "mask_digest", "seed", *_SHAPE)
 _OUTPUTS = ("out", "dq", "dk", "dv")
@@ -254,10 +254,6 @@ _ALL = (
     _digits("high_ms", "high, ms", derive=partial(_interval_end, end=1), about="upper end of the 95 % interval"),
     _times("over_baseline", f"over {BASELINE}", derive=partial(_over, names=_DRAW, kernel=BASELINE),
            about=f"throughput over that of {BASELINE} on the same mask in the same run"),
-    _share("share_of_limit", "of the limit",
-           derive=lambda rows: _over(rows, ("run_number", *_SHAPE), kernel=FULL_SPEED, pattern="full")
-           / rows["tile_efficiency"],
-           about=f"throughput over [{FULL_SPEED}'s on full attention × the mask's tile efficiency]"),
     # In training: a forward and a backward.
     _code("single", derive=_in_training("single"), about="fastest single kernel in training"),
     _digits("single_tflops", "TFLOP/s", derive=_in_training("single_tflops")),
@@ -310,7 +306,6 @@ _ALL = (
     _times("time_imbalance", "time", drop=3, about="time of the slowest rank's kernel calls over the average rank's"),
     Column("error", format=brief_error, drop=8, about="largest error of a verified row"),
     Column("alone_error", "alone", brief_error, drop=9, about="error of the kernel without a strategy"),
-    _name("kind"),
 )  # fmt: skip
 
 #: Every column that has more than its name, by name.

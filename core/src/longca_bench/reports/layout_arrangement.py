@@ -181,7 +181,7 @@ def placement_table(found: Mapping[str, Arrangement | str]) -> Table:
         steps = str(most) if fewest == most else f"{fewest} to {most}"
         rows.append([name, Cell(busiest, mark=mark), steps, "" if made.schedule is None else _mib(made.sent), ""])
     why = [Head("why not", left=True, wrap=True)] if any(isinstance(made, str) for made in found.values()) else []
-    heads = ["placement", "busiest rank", "steps", "MiB sent", *why]
+    heads: list[str | Head] = ["placement", "busiest rank", "steps", "MiB sent", *why]
     note = "Busiest rank: its visible pairs over those of the average rank."
     return table(heads, [row[: len(heads)] for row in rows], notes=(note,))
 

@@ -112,8 +112,8 @@ def draw_layout(made: Arrangement) -> Figure:
     grids = {}
     if any(heads != (0, made.problem.heads_q) for _, heads, _ in panels):
         exchanged = np.ones((scene.count, made.problem.heads_q, 3))
-        for rank, steps in enumerate(made.layout.steps):
-            for step in steps[:1]:
+        for rank, own in enumerate(made.layout.steps):
+            for step in own[:1]:
                 exchanged[scene.cells(step.q_ranges), slice(*step.heads_q)] = scene.colour(rank)
         grids = {"q, k, v held": scene.held[:, None].repeat(made.problem.heads_q, 1), "exchanged": exchanged}
     shown = panels[:MOST_PANELS]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from longca_bench.reports.runs import complaints, unreached
+from longca_bench.reports.runs import complaints
 from longca_bench.reports.table import Cell, Head, Mark, Table, legend
 from longca_bench.reports.text import printable
 from longca_bench.reports.views import SUMMARY, tables
@@ -40,8 +40,10 @@ def markdown_of(found: Iterable[Table], level: int = 3) -> str:
 
 def page_of(rows: Rows) -> str:
     """Runs as a page: their suites, the views of a summary, and their environments."""
-    parts = [f"# {escaped(', '.join(rows.suites()))}", f"{escaped(status_counts(rows['status']))}."]
-    parts += map(escaped, (*complaints(rows.runs), *unreached(rows.runs, rows.counts())))
+    suites = rows.frame(("suite", "suite_version", "suite_digest")).drop_duplicates().itertuples(index=False)
+    title = ", ".join(f"{name} {version} ({digest})" for name, version, digest in suites)
+    parts = [f"# {escaped(title)}", f"{escaped(status_counts(rows['status']))}."]
+    parts += map(escaped, (*complaints(rows.runs), *rows.unreached()))
     for name in (*SUMMARY, "environment"):
         found = tables(name, rows)
         if found or name == "environment":

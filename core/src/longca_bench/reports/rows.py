@@ -9,6 +9,7 @@ A run of 100,000 records fits into 1 GB, because rows keep no record: nested fie
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from longca.errors import UnknownNameError
+from longca.plain_text import printable
 from longca_bench.reports.columns import COLUMNS, Column, largest_error
 from longca_bench.reports.runs import Run, flatten, no_records, read_run, runs_in
 
@@ -41,26 +43,22 @@ Condition = Callable[["Rows"], "Series"]
 
 
 class Rows:
-    """Rows of records.
-
-    Make them by `Rows.read` or `Rows.of`. `rows["tflops"]` is a column as a pandas series.
+    """Rows of records. Make them by `Rows.read` or `Rows.of`. `rows["tflops"]` is a column as a pandas series.
 
     Attributes:
         runs: The runs that were read.
+        index: The places of the rows among all that were read.
     """
 
     def __init__(self, columns: dict[str, Series], runs: Sequence[Run] = (), index: Any = None) -> None:
         self._all = columns
         self.runs: tuple[Run, ...] = tuple(runs)
-        self._index = next(iter(columns.values())).index if index is None else index
+        self.index = next(iter(columns.values())).index if index is None else index
         self._sources: list[Path | None] = [None] * len(self.runs)
 
     @classmethod
     def read(cls, *paths: Path) -> Rows:
-        """The records of runs.
-
-        Args:
-            *paths: The folder of each run, its records.jsonl or a folder of runs.
+        """The records of runs: the folder of each, its records.jsonl, or a folder of runs.
 
         Raises:
             RequestError: There are no records, or a file cannot be read.
@@ -69,21 +67,21 @@ class Rows:
 
         sources = [path for given in paths for path in runs_in(given)]
         runs = [read_run(source) for source in sources]
-        read = _Columns()
+        lines: dict[Any, tuple[Any, ...]] = {}
         for number, (source, run) in enumerate(zip(sources, runs, strict=True)):
-            if not read.add(number, records_of(source, run.notes), latest=True):
+            before = len(lines)
+            for record in records_of(source, run.notes):
+                lines[number, record.case] = _line(record, number)  # the last record of a case counts
+            if len(lines) == before:
                 raise no_records(source, run)
-        rows = cls(read.series(), runs)
+        rows = cls(_columns(lines.values()), runs)
         rows._sources = list(sources)
         return rows
 
     @classmethod
     def of_runs(cls, runs: Sequence[Run]) -> Rows:
         """The records of runs that are in memory."""
-        read = _Columns()
-        for number, run in enumerate(runs):
-            read.add(number, run.records)
-        return cls(read.series(), runs)
+        return cls(_columns(_line(record, number) for number, run in enumerate(runs) for record in run.records), runs)
 
     @classmethod
     def of(cls, records: Iterable[Record], environment: dict[str, Any] | None = None) -> Rows:
@@ -91,18 +89,13 @@ class Rows:
         return cls.of_runs([Run(Path(), tuple(records), environment)])
 
     def __len__(self) -> int:
-        return len(self._index)
+        return len(self.index)
 
     def __getitem__(self, name: str) -> Series:
         if name not in self._all:
             self._all[name] = self._derived(name)
         whole = self._all[name]
-        return whole if len(whole) == len(self._index) else whole.loc[self._index]
-
-    @property
-    def index(self) -> Any:
-        """The places of the rows among all that were read."""
-        return self._index
+        return whole if len(whole) == len(self.index) else whole.loc[self.index]
 
     @property
     def every(self) -> Rows:
@@ -113,7 +106,7 @@ class Rows:
         """Some columns as a data frame."""
         from pandas import DataFrame
 
-        return DataFrame({name: self[name] for name in names}, index=self._index)
+        return DataFrame({name: self[name] for name in names}, index=self.index)
 
     def where(self, condition: Condition | None = None, **values: Any) -> Rows:
         """The rows that meet a condition.
@@ -122,7 +115,7 @@ class Rows:
             condition: A function that gives a series of truth values for rows.
             **values: A column's value, or a list of values: `rows.where(direction="forward", kernel=["fa3", "fa4"])`.
         """
-        kept = self._index
+        kept = self.index
         if condition is not None:
             kept = kept[condition(self).to_numpy(dtype=bool)]
         for name, value in values.items():
@@ -131,25 +124,30 @@ class Rows:
             kept = kept[(found.isin(wanted) | (found.isna() if None in wanted else False)).to_numpy(dtype=bool)]
         return self._like(self._all, kept)
 
-    def with_column(self, name: str, values: Series) -> Rows:
-        """The rows with one more column, or with another one of this name."""
-        return self._like({**self._all, name: values.reindex(self.every._index)}, self._index)
+    def with_columns(self, **columns: Sequence[Any]) -> Rows:
+        """The rows with more columns, each with a value for every row."""
+        from pandas import Series
 
-    def counts(self) -> list[int]:
-        """The number of records of each run."""
-        found = self._all["run_number"].value_counts()
-        return [int(found.get(number, 0)) for number in range(len(self.runs))]
+        made = {name: Series(values, index=self.index) for name, values in columns.items()}
+        return self._like({**self._all, **{name: each.reindex(self.every.index) for name, each in made.items()}})
 
-    def suites(self) -> list[str]:
-        """Name, version and digest of each suite."""
-        found = self.frame(("suite", "suite_version", "suite_digest")).drop_duplicates()
-        return [f"{name} {version} ({digest})" for name, version, digest in found.itertuples(index=False, name=None)]
+    def unreached(self) -> list[str]:
+        """Sentences about runs that ended before all cases that they began with. Earlier versions wrote no number."""
+        counts = self._all["run_number"].value_counts()
+        found = []
+        for number, run in enumerate(self.runs):
+            asked, done = (run.environment or {}).get("cases"), counts.get(number, 0)
+            if isinstance(asked, int) and done < asked:
+                found.append(
+                    printable(f"{run.folder} has {done} of {asked} cases, because the run ended before the others")
+                )
+        return found
 
     def records(self) -> Iterator[Record]:
         """The records behind the rows, in their order."""
         from longca_bench.measuring.records import records_of
 
-        wanted, place = set(self._index), 0
+        wanted, place = set(self.index), 0
         for run, source in zip(self.runs, self._sources, strict=True):
             found = run.records if source is None else records_of(source, [])
             for record in {record.case: record for record in found}.values() if source else found:
@@ -164,16 +162,19 @@ class Rows:
         from longca_bench.measuring.records import Record
 
         fields = [record.__dict__ for record in self.records()]
-        flat: dict[str, Series] = {}
+        flat: dict[str, Any] = {}
         for name, about in Record.model_fields.items():
             column = _series([each[name] for each in fields], _dtype(str(about.annotation)))
             if name == "samples":
-                flat |= _statistics(column)
+                flat["samples_count"] = column.map(len).astype("int64")
+                shares, nothing = list(_QUANTILES.values()), [np.nan] * len(_QUANTILES)
+                figures = [np.quantile(each, shares) if len(each) else nothing for each in column]
+                flat |= {quantile: [each[place] for each in figures] for place, quantile in enumerate(_QUANTILES)}
             flat[name] = _plain(column)
         return DataFrame(flat)
 
-    def _like(self, columns: dict[str, Series], index: Any) -> Rows:
-        rows = Rows(columns, self.runs, index)
+    def _like(self, columns: dict[str, Series], index: Any = None) -> Rows:
+        rows = Rows(columns, self.runs, self.index if index is None else index)
         rows._sources = self._sources
         return rows
 
@@ -188,50 +189,26 @@ class Rows:
         return column.derive(self.every)
 
 
-class _Columns:
-    """The fields of records, each as a list, while records are read."""
+def _line(record: Record, number: int) -> tuple[Any, ...]:
+    """The fields of a record that tables have, and what stands for its findings. Equal texts are one in memory."""
+    values = [
+        sys.intern(value) if type(value) is str else value
+        for name, value in record.__dict__.items()
+        if name not in _LEFT_OUT and name != "samples"
+    ]
+    errors = largest_error(record.findings), largest_error(record.alone_findings)
+    return (*values, np.array(record.samples), *errors, number)
 
-    def __init__(self) -> None:
-        from longca_bench.measuring.records import Record
 
-        fields = {name: about for name, about in Record.model_fields.items() if name not in _LEFT_OUT}
-        self._types = {name: _dtype(str(about.annotation)) for name, about in fields.items()}
-        self._types |= {"error": "float64", "alone_error": "float64", "run_number": "int64"}
-        self._values: dict[str, list[Any]] = {name: [] for name in self._types}
-        self._texts: dict[Any, Any] = {}
+def _columns(lines: Iterable[tuple[Any, ...]]) -> dict[str, Series]:
+    """The columns of lines, each with the type that the record's class says."""
+    from longca_bench.measuring.records import Record
 
-    def add(self, number: int, records: Iterable[Record], *, latest: bool = False) -> int:
-        """Adds the records of a run, and returns their number.
-
-        Args:
-            number: Number of the run.
-            records: Its records.
-            latest: Whether the last record of a case takes the place of earlier ones.
-        """
-        places: dict[Any, int] = {}
-        count = len(self._values["case"])
-        for record in records:
-            values = record.__dict__ | {
-                "samples": np.array(record.samples),
-                "error": largest_error(record.findings),
-                "alone_error": largest_error(record.alone_findings),
-                "run_number": number,
-            }
-            place = places.setdefault(record.case if latest else len(places), count + len(places))
-            is_new = place == len(self._values["case"])
-            for name, column in self._values.items():
-                value = values[name]
-                if isinstance(value, str):
-                    value = self._texts.setdefault(value, value)
-                if is_new:
-                    column.append(value)
-                else:
-                    column[place] = value
-        return len(places)
-
-    def series(self) -> dict[str, Series]:
-        """The columns, each with the type that the record's class says."""
-        return {name: _series(self._values.pop(name), dtype) for name, dtype in self._types.items()}
+    fields = {name: str(about.annotation) for name, about in Record.model_fields.items() if name not in _LEFT_OUT}
+    types = {name: _dtype(kind) for name, kind in fields.items() if name != "samples"}
+    types |= {"samples": "object", "error": "float64", "alone_error": "float64", "run_number": "int64"}
+    values = list(zip(*lines, strict=True)) or [()] * len(types)
+    return {name: _series(list(some), dtype) for (name, dtype), some in zip(types.items(), values, strict=True)}
 
 
 def _series(values: list[Any], dtype: str) -> Series:
@@ -260,13 +237,3 @@ def _plain(column: Series) -> Series:
 
 def _json(value: Any) -> str:
     return value.model_dump_json() if isinstance(value, BaseModel) else json.dumps(value)
-
-
-def _statistics(samples: Series) -> dict[str, Series]:
-    """The count, the median, and the 10th and 90th percentile of samples."""
-    from pandas import Series
-
-    nothing = [np.nan] * len(_QUANTILES)
-    figures = [np.quantile(each, list(_QUANTILES.values())) if len(each) else nothing for each in samples]
-    found = {name: Series([each[place] for each in figures]) for place, name in enumerate(_QUANTILES)}
-    return {"samples_count": samples.map(len).astype("int64"), **found}

@@ -15,7 +15,7 @@ from longca.plain_text import printable
 if TYPE_CHECKING:
     from longca_bench.measuring.records import Record
 
-__all__ = ["Run", "complaints", "flatten", "open_run", "read_run", "runs_in", "unreached"]
+__all__ = ["Run", "complaints", "flatten", "open_run", "read_run", "runs_in"]
 
 RECORDS = "records.jsonl"
 _MOST_NAMED = 10  # wrong lines that are named before they are only counted
@@ -88,23 +88,6 @@ def complaints(runs: Iterable[Run]) -> list[str]:
         return []
     more = [f"{len(notes) - _MOST_NAMED} more lines are wrong"] if len(notes) > _MOST_NAMED else []
     return [*notes[:_MOST_NAMED], *more, "Results leave out the wrong lines, and have all others."]
-
-
-def unreached(runs: Iterable[Run], numbers: Iterable[int]) -> list[str]:
-    """Sentences about runs that ended before all cases that they began with. Earlier versions wrote no number.
-
-    Args:
-        runs: The runs.
-        numbers: The number of records of each run.
-    """
-    found = []
-    for run, done in zip(runs, numbers, strict=True):
-        asked = (run.environment or {}).get("cases")
-        if isinstance(asked, int) and done < asked:
-            found.append(
-                printable(f"{run.folder} has {done} of {asked} cases, because the run ended before the others")
-            )
-    return found
 
 
 def flatten(environment: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

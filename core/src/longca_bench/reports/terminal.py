@@ -23,7 +23,6 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from longca_bench.reports.columns import column
-from longca_bench.reports.runs import unreached
 from longca_bench.reports.table import Cell, Head, Mark, Table, legend
 from longca_bench.reports.text import printable, safe
 from longca_bench.reports.view import View
@@ -52,7 +51,7 @@ def print_summary(console: Console, rows: Rows) -> None:
     console.print(safe(status_counts(here["status"])))
     if here is not rows and len(others):
         console.print(safe(elsewhere_text(len(others), others["kernel"].unique())), soft_wrap=True)
-    for sentence in unreached(rows.runs, rows.counts()):
+    for sentence in rows.unreached():
         console.print(safe(sentence), soft_wrap=True)
 
 

@@ -12,7 +12,7 @@ from longca_bench.reports.table import Cell, Head, Mark, Table
 from longca_bench.reports.words import times, word
 
 if TYPE_CHECKING:
-    from pandas import DataFrame, Series
+    from pandas import DataFrame
 
     from longca_bench.reports.rows import Rows
 
@@ -24,36 +24,31 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True)
 class Value:
-    """A figure of a table.
+    """A figure of a table: a column's values, reduced to one for each cell.
 
     Attributes:
-        column: The column that it is of.
-        reduce: The reduction of the rows of one cell: `median`, `max`, `min`, `first`, `last`, `sum`, `size`,
-            `nunique`, `range` or `each`, which lists every value once.
+        column: The column.
+        reduce: `median`, `max`, `min`, `first`, `last`, `sum`, `size`, `nunique`, `range`, or `each`, which lists
+            every value once.
         head: Its head. Empty for the column's.
         format: Its format. None for the column's.
-        missing: The text of an unknown value.
     """
 
     column: str
     reduce: str = "median"
     head: str = ""
     format: Callable[[Any], str] | None = None
-    missing: str = ""
 
     def text(self, value: Any) -> str:
-        """The text of a reduced value."""
+        """The text of a reduced value. An unknown one has none."""
         if value is None or value != value:
-            return self.missing
+            return ""
         return (self.format or column(self.column).format)(value)
 
 
 @dataclass(frozen=True)
 class View:
-    """A declaration of tables.
-
-    The measured rows of a cell are reduced to its figures. A cell without measured rows has the words for its
-    statuses. A spread column and a line without any text are left out.
+    """A declaration of tables. A cell without measured rows has the words for its statuses.
 
     Attributes:
         about: The content of the tables, for the list of views.
@@ -74,7 +69,6 @@ class View:
         failures: Whether spread columns and lines are shown where nothing was measured and something failed.
         winner: Whether the last column names the best of a row, and those whose intervals overlap with its own.
         mean: Whether the last line has the geometric mean of each column, with the number of its lines.
-        absent: The text of a spread cell without rows.
         legend: Whether the meaning of the heads stands below the last table.
     """
 
@@ -95,7 +89,6 @@ class View:
     failures: bool = False
     winner: bool = False
     mean: bool = False
-    absent: str = ""
     legend: bool = False
 
     @property
@@ -118,17 +111,9 @@ def tables_of(view: View, rows: Rows) -> list[Table]:
 
 
 class _Grid:
-    """The rows of a view in their cells. Pandas groups all tables at once.
+    """The rows of a view in their cells, by the numbers of their line and spread column.
 
-    Attributes:
-        frame: The rows, with the numbers of their table, line and spread column.
-        figures: For each figure its value by cell. Only measured rows count.
-        beside: For each figure of whole lines its value by line.
-        best: The cells whose first figure is the best.
-        fastest: The spread columns of each line that are the best or tie with it, the best first.
-        measured: The number of measured rows by cell.
-        asked: The number of rows by cell.
-        statuses: The statuses of the other rows by cell.
+    Pandas groups all tables at once.
     """
 
     def __init__(self, view: View, rows: Rows) -> None:
@@ -217,11 +202,11 @@ class _Grid:
             if is_measured and any(cell.text for cell in cells):
                 first = [_cell(about[each.name], each.format) for each in shown]
                 beside = zip(view.beside, self.beside, strict=True)
-                rows.append((*first, *(_figure(value, found.get(line)) for value, found in beside), *cells))
+                rows.append((*first, *(_cell(found.get(line), value.text) for value, found in beside), *cells))
         heads = [
             *map(self._head, shown),
-            *(self._value_head(value) for value in view.beside),
-            *(self._spread_heads(names) if view.across else map(self._value_head, view.values)),
+            *self._value_heads(view.beside),
+            *(self._spread_heads(names) if view.across else self._value_heads(view.values)),
         ]
         texts = {name: _cell(lines[0][name], column(name).format).text for name in view.tables}
         made = Table(tuple(heads), tuple(rows), view.title.format_map(texts))
@@ -232,12 +217,14 @@ class _Grid:
         """A cell for each figure. Without a measurement, the first cell has the words for the statuses."""
         place = line, 0
         if place not in self.measured:
-            yield self._status(place)
-            yield from [Cell("")] * (len(self.view.values) - 1)
+            yield from [self._status(place), *[Cell("")] * (len(self.view.values) - 1)]
             return
         for number, (value, found) in enumerate(zip(self.view.values, self.figures, strict=True)):
-            made = _figure(value, found.get(place), Mark.BEST if number == 0 and place in self.best else Mark.NONE)
-            yield replace(made, text=f"{made.text}?") if number == 0 and self._is_suspect(place) else made
+            made = _cell(found.get(place), value.text)
+            if number == 0:
+                mark = Mark.BEST if place in self.best else Mark.NONE
+                made = replace(made, text=made.text + self._doubt(place), mark=mark)
+            yield made
 
     def _spread_cells(self, line: int, names: Mapping[int, str]) -> Iterator[Cell]:
         """A cell for each spread column with all figures joined, and the winner of the line."""
@@ -245,32 +232,32 @@ class _Grid:
             place = line, number
             count = self.measured.get(place, 0)
             if not count:
-                yield self._status(place) if place in self.asked else Cell(self.view.absent)
+                yield self._status(place)
                 continue
             found = [figure.get(place) for figure in self.figures]
             texts = [value.text(each) for value, each in zip(self.view.values, found, strict=True)]
-            texts[0] += "?" if self._is_suspect(place) else ""
+            texts[0] += self._doubt(place)
             share = f" ({count} of {self.asked[place]})" if count < self.asked[place] else ""
             mark = Mark.BEST if place in self.best else Mark.NONE
             yield Cell(" / ".join(texts) + share, _plain(found[0]), mark, texts[0] + share if len(texts) > 1 else "")
         if self.view.winner:
             yield Cell(" = ".join(names[number] for number in self.fastest.get(line, ())))
 
-    def _is_suspect(self, place: Place) -> bool:
-        return "suspect" in self.statuses.get(place, ())
+    def _doubt(self, place: Place) -> str:
+        return "?" if "suspect" in self.statuses.get(place, ()) else ""
 
     def _status(self, place: Place) -> Cell:
         statuses = self.statuses.get(place, ())
         quiet = set(statuses) <= {"unsupported", "skipped"}
         return Cell(" ".join(map(word, statuses)), mark=Mark.QUIET if quiet else Mark.FAILED)
 
-    def _head(self, about: Column) -> Head:
+    def _head(self, about: Column, text: str = "") -> Head:
         said = about.about if self.view.legend else ""
-        return Head(about.head or about.name, about.left, about.code, wrap=about.wrap, about=said, drop=about.drop)
+        text = text or about.head or about.name
+        return Head(text, about.left, about.code, wrap=about.wrap, about=said, drop=about.drop)
 
-    def _value_head(self, value: Value) -> Head:
-        made = self._head(column(value.column))
-        return replace(made, text=value.head) if value.head else made
+    def _value_heads(self, values: Sequence[Value]) -> Iterator[Head]:
+        return (self._head(column(value.column), value.head) for value in values)
 
     def _spread_heads(self, names: Mapping[int, str]) -> Iterator[Head]:
         code = len(self.view.across) == 1 and column(self.view.across[0]).code
@@ -279,13 +266,9 @@ class _Grid:
             yield Head("fastest", left=True, drop=1)
 
 
-def _numbers(frame: DataFrame, names: Sequence[str]) -> Series:
+def _numbers(frame: DataFrame, names: Sequence[str]) -> Any:
     """A number for each combination of values, in the order of the rows. Without names it is 0."""
-    from pandas import Series
-
-    if not names:
-        return Series(0, index=frame.index)
-    return frame.groupby(list(names), sort=False, dropna=False).ngroup()
+    return frame.groupby(list(names), sort=False, dropna=False).ngroup() if names else 0
 
 
 def _reduced(groups: Any, value: Value) -> dict[Any, Any]:
@@ -300,15 +283,9 @@ def _reduced(groups: Any, value: Value) -> dict[Any, Any]:
     return found
 
 
-def _cell(value: Any, text: Callable[[Any], str], missing: str = "", mark: Mark = Mark.NONE) -> Cell:
-    """A cell of a value. A missing value has a text of its own."""
-    if value is None or value != value:
-        return Cell(missing, mark=mark)
-    return Cell(text(value), _plain(value), mark)
-
-
-def _figure(about: Value, value: Any, mark: Mark = Mark.NONE) -> Cell:
-    return _cell(value, about.text, about.missing, mark)
+def _cell(value: Any, text: Callable[[Any], str]) -> Cell:
+    """A cell of a value. A missing value has no text."""
+    return Cell("") if value is None or value != value else Cell(text(value), _plain(value))
 
 
 def _plain(value: Any) -> Any:

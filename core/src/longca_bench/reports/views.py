@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from longca.errors import UnknownNameError
 from longca.plain_text import printable
-from longca_bench.reports.columns import BASELINE, FULL_SPEED
+from longca_bench.reports.columns import BASELINE
 from longca_bench.reports.runs import flatten
 from longca_bench.reports.table import Cell, Head, Table, table
 from longca_bench.reports.training import COMBINED, PROBLEM
@@ -18,7 +16,7 @@ from longca_bench.reports.view import Value, View, tables_of
 from longca_bench.reports.words import percent_of, three_digits, throughput_unit, times, tokens
 
 if TYPE_CHECKING:
-    from pandas import DataFrame, Series
+    from pandas import Series
 
     from longca_bench.reports.rows import Rows
 
@@ -129,15 +127,6 @@ OVER_BASELINE = replace(
     beside=(),
     values=(Value("over_baseline"),),
     mean=True,
-    absent="–",
-)
-NEAR_LIMIT = replace(
-    THROUGHPUT,
-    about="throughput as a share of [the speed on full attention × the mask's tile efficiency], by mask and kernel",
-    title=f"{THROUGHPUT.title}: share of the limit",
-    where={**_ONE_DEVICE, "status": "ok", "condition": lambda rows: rows["share_of_limit"].notna()},
-    beside=(),
-    values=(Value("share_of_limit"),),
 )
 COSTS = View(
     "planning in ms, the mask's bytes in MiB and the peak of memory in GiB, by kernel and length",
@@ -146,7 +135,6 @@ COSTS = View(
     rows=("kernel",),
     across=("seqlen",),
     values=(Value("plan_ms"), Value("mask_mib", "max"), Value("peak_gib", "max", format=three_digits)),
-    absent="–",
 )
 
 
@@ -203,10 +191,21 @@ STRATEGY_TIME = View(
     title=f"{_ON_RANKS}: {{direction}}",
     rows=("mask", "way", "placed"),
     values=tuple(
-        Value(name, missing="–")
-        for name in (
-            *("ms", "abreast_ms", "compute_ms", "communication_ms", "hidden_share", "hidden_from", "hidden_to"),
-            *("area_imbalance", "time_imbalance", "plan_ms", "layout_ms"),
+        map(
+            Value,
+            (
+                "ms",
+                "abreast_ms",
+                "compute_ms",
+                "communication_ms",
+                "hidden_share",
+                "hidden_from",
+                "hidden_to",
+                "area_imbalance",
+                "time_imbalance",
+                "plan_ms",
+                "layout_ms",
+            ),
         )
     ),
 )
@@ -219,20 +218,6 @@ STRATEGY_MEMORY = View(
     rows=("way",),
     across=("direction",),
     values=(Value("peak_gib", "max"),),
-)
-_COLLECTIVES = View(
-    "the collectives of one call without kernels: bytes as nccl-tests count them, and bandwidths in 10⁹ bytes a second",
-    sort=("kernel", "world_size", "seqlen"),
-    tables=_SETTING,
-    title=_ON_RANKS,
-    rows=("way", "direction", "kind"),
-    values=(
-        Value("calls", format=lambda value: f"{value:.0f}"),
-        Value("bytes", head="MiB", format=lambda value: three_digits(value / 2**20)),
-        Value("seconds", head="ms", format=lambda value: three_digits(value * 1e3)),
-        Value("algbw", format=three_digits),
-        Value("busbw", head="busbw", format=three_digits),
-    ),
 )
 
 
@@ -281,109 +266,37 @@ def measured_pairs(rows: Rows) -> list[Table]:
     return best_pair(rows) if any("+" in kernel for kernel in measured.unique()) else []
 
 
-def crossings(rows: Rows) -> list[Table]:
-    """The share of blocks below which each kernel takes less time than dense attention, by direction and blocks.
-
-    Dense attention is that of `FULL_SPEED` on full attention in the same run.
-    """
-    shape = ["run_number", "direction", "seqlen", "heads", "head_dim", "dtype"]
-    panel = ["direction", "seqlen", "heads", "block"]
-    ok = rows.where(status="ok", strategy=None)
-    dense = ok.where(kernel=FULL_SPEED, pattern="full").frame((*shape, "ms")).groupby(shape)["ms"].median()
-    sparse = ok.where(lambda each: each["block"].notna()).frame((*shape, "block", "kernel", "density", "ms"))
-    found = sparse.merge(dense.rename("full").reset_index(), on=shape)
-    found["time"] = found["ms"] / found["full"]
-    times_ = found.groupby([*panel, "kernel", "density"])["time"].median()
-    curves = {key: curve for key, curve in times_.groupby([*panel, "kernel"]) if len(curve) > 1}
-    if not curves:
-        return []
-    kernels = list(dict.fromkeys(key[-1] for key in curves))
-    lines = []
-    for direction, seqlen, heads, block in dict.fromkeys(key[:-1] for key in curves):
-        cells = [curves.get((direction, seqlen, heads, block, kernel)) for kernel in kernels]
-        name = f"{direction}, {tokens(seqlen)}, {heads}, blocks of {block:.0f}"
-        lines.append([name, *("" if curve is None else _crossing(curve) for curve in cells)])
-    return [table(["on", *(Head(kernel, code_head=True) for kernel in kernels)], lines)]
-
-
-def _crossing(curve: Series) -> str:
-    """The share below which a kernel takes less time than dense attention; linear between measured shares."""
-    points = sorted(zip(curve.index.get_level_values("density"), curve, strict=True))
-    if points[0][1] >= 1:
-        return f"not from {points[0][0]:.0%} on"
-    for (low, before), (high, after) in pairwise(points):
-        if after >= 1:
-            return f"{low + (1 - before) / (after - before) * (high - low):.0%}"
-    return "always" if points[-1][0] >= 0.999 else f"above {points[-1][0]:.0%}"
-
-
 def fastest_strategies(rows: Rows) -> list[Table]:
-    """The fastest strategy for each mask in training, its share of one GPU alone, and the next strategy."""
-    code = partial(Head, left=True, code=True)
-    heads = (
-        code("mask"), code("kernel"), Head("ranks"), Head("tokens"), code("fastest"), code("placement"),
-        Head("of alone"), code("next"), code("placement"), Head("takes"),
-    )  # fmt: skip
-    problem = ["kernel", "world_size", "heads", "head_dim", "dtype", "seqlen", "mask"]
-    made = []
-    for _, found in _strategy_times(rows, problem).groupby(problem, sort=False):
-        first, others = found.iloc[0], found[found["strategy"] != found["strategy"].iloc[0]]
-        alone = Cell(times(first["of_alone"]), float(first["of_alone"])) if first["of_alone"] > 0 else Cell("–")
-        about = (first["mask"], first["kernel"], str(first["world_size"]), tokens(first["seqlen"]))
-        line = [*map(Cell, (*about, first["way"], first["final_placement"])), alone]
-        if len(others):
-            then = others.iloc[0]
-            factor = float(then["seconds"] / first["seconds"])
-            line += [Cell(then["way"]), Cell(then["final_placement"]), Cell(f"{factor:.2f}×", factor)]
-        made.append((*line, *[Cell("")] * (len(heads) - len(line))))
-    return [Table(heads, tuple(made))] if made else []
-
-
-def _strategy_times(rows: Rows, problem: list[str]) -> DataFrame:
-    """Seconds of a forward and a backward by each strategy and placement, and the share of one GPU alone.
+    """The fastest strategy for each mask in training, its share of one GPU alone, and the next strategy.
 
     A strategy that was not measured in every direction of the records is left out, and so is a strategy of heads and
     rings without a ring, which is Ulysses under another name.
     """
-    key, way = ["pattern_place", *problem], ["strategy", "way", "final_placement"]
-    frame = rows.where(**_RANKS).frame((*key, *way, "mesh", "direction", "median", "of_alone", "alone_seconds"))
-    frame = frame[~frame["mesh"].map(_without_ring).astype(bool)]
-    places = {kernel: place for place, kernel in enumerate(frame["kernel"].unique())}
-    alone = frame.groupby([*key, "direction"])["alone_seconds"].median().rename("alone")
-    each = frame.groupby([*key, "direction", *way], sort=False)[["median", "of_alone"]].median().join(alone)
-    each["seconds"] = (each["alone"] / each["of_alone"]).fillna(each["median"])
-    groups = each.reset_index().groupby([*key, *way], sort=False)
-    total = groups[["seconds", "alone"]].sum(min_count=1).reset_index()
-    directions, known = groups["direction"].nunique().to_numpy(), groups["alone"].count().to_numpy()
-    total["of_alone"] = (total["alone"] / total["seconds"]).where(known == directions)
-    total["kernel_place"] = total["kernel"].map(places)
-    total = total[directions == directions.max(initial=0)]
-    order = ["kernel_place", "world_size", "heads", "seqlen", "pattern_place", "mask", "seconds"]
-    return total.sort_values(order, kind="stable")
-
-
-def _without_ring(mesh: str | None) -> bool:
-    """Whether a mesh of several axes has one rank along each but the last."""
-    *rings, _ = (axis.partition("=")[2] for axis in (mesh or "=").split(","))
-    return bool(rings) and set(rings) == {"1"}
-
-
-def collectives(rows: Rows) -> list[Table]:
-    """The collectives of one call without kernels, by kind."""
-    from pandas import DataFrame
-
-    from longca_bench.reports.rows import Rows as Made
-
-    chosen = rows.where(**_RANKS)
-    names = (*_SETTING, "way", "direction", "status", "strategy")
-    lines = [
-        {**about, "kind": kind.replace("_", "-"), **figures}
-        for about, sent in zip(chosen.frame(names).to_dict("records"), chosen["communication"], strict=True)
-        for kind, figures in (sent or {}).items()
-        if kind != "all" or len(sent) > 2  # "all" repeats a single kind
-    ]
-    frame = DataFrame(lines)
-    return tables_of(_COLLECTIVES, Made({name: frame[name] for name in frame})) if lines else []
+    problem = ["kernel", "world_size", "heads", "seqlen", "pattern_place", "mask", "head_dim", "dtype"]
+    way = ["strategy", "way", "final_placement"]
+    frame = rows.where(**_RANKS).frame((*problem, *way, "mesh", "direction", "median", "alone_seconds", "of_alone"))
+    frame = frame[~frame["mesh"].str.fullmatch(r"(\w+=1,)+\w+=\d+")]
+    # Runs at other times have other speeds. Each time counts as a share of one GPU alone in the same run.
+    frame["alone"] = frame.groupby([*problem, "direction"])["alone_seconds"].transform("median")
+    frame["seconds"] = (frame["alone"] / frame["of_alone"]).fillna(frame["median"])
+    each = frame.groupby([*problem, *way, "direction"], sort=False)[["seconds", "alone"]].median()
+    both = each.groupby([*problem, *way], sort=False).agg(lambda values: values.sum(skipna=False))
+    count = each.groupby([*problem, *way], sort=False).size()
+    both = both[count == count.max()].reset_index().sort_values([*problem, "seconds"], kind="stable")
+    lines = []
+    for _, found in both.groupby(problem, sort=False):
+        first, others = found.iloc[0], found[found["strategy"] != found["strategy"].iloc[0]]
+        share = float(first["alone"] / first["seconds"])
+        about = (first["mask"], first["kernel"], str(first["world_size"]), tokens(first["seqlen"]))
+        line = [*about, first["way"], first["final_placement"], Cell(times(share), share) if share > 0 else "–"]
+        for _, then in others.head(1).iterrows():
+            factor = float(then["seconds"] / first["seconds"])
+            line += [then["way"], then["final_placement"], Cell(f"{factor:.2f}×", factor)]
+        lines.append([*line, *[""] * (10 - len(line))])
+    names = ("mask", "kernel", "ranks", "tokens", "fastest", "placement", "of alone", "next", "placement", "takes")
+    numbers = ("ranks", "tokens", "of alone", "takes")
+    heads = [Head(name, left=name not in numbers, code=name not in numbers) for name in names]
+    return [table(heads, lines)] if lines else []
 
 
 def environment(rows: Rows) -> list[Table]:
@@ -421,17 +334,14 @@ VIEWS: dict[str, View | Callable[[Rows], list[Table]]] = {
     "environment": environment,
     "throughput": THROUGHPUT,
     "over-baseline": OVER_BASELINE,
-    "near-limit": NEAR_LIMIT,
     "best-pair": best_pair,
     "pairs": measured_pairs,
     "costs": COSTS,
-    "crossings": crossings,
     "fastest-strategies": fastest_strategies,
     "strategy-shares": STRATEGY_SHARES,
     "transports": TRANSPORTS,
     "strategy-time": STRATEGY_TIME,
     "strategy-memory": STRATEGY_MEMORY,
-    "collectives": collectives,
     "whole": whole,
 }
 #: The views of a report that names none.

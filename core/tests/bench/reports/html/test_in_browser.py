@@ -76,7 +76,7 @@ def test_charts_are_drawn_and_follow_the_filters(opened):
     assert charts.count() == 6, "throughput, profile and memory of two directions"
     assert page.locator("#throughput figure").first.locator("svg text", has_text="causal").count() == 1
     assert page.locator("#count").inner_text().startswith("25 of 25 cases")
-    page.locator("#filters select[name=mask_words]").select_option("full")
+    page.locator("#filters select[name=mask]").select_option("full")
     page.locator("#filters select[name=direction]").select_option("forward")
     assert page.locator("#count").inner_text().startswith("6 of 25 cases")
     page.locator("#memory figure svg").wait_for(state="attached")

@@ -31,7 +31,7 @@ def column(text, name):
 
 
 def command(some, kind="cpu"):
-    return rerun(Rows.of([some]).frame(page._COMMAND).to_dict("records")[0], kind)
+    return rerun(Rows.of([some]).frame(page._COMMAND).to_dict("records")[0], {"kind": kind})
 
 
 def test_the_file_loads_nothing_and_allows_its_own_scripts_alone(tmp_path):
@@ -68,22 +68,10 @@ def test_the_data_has_an_entry_for_each_record(tmp_path):
     assert column(written(rows.where(kernel="sdpa"), tmp_path), "kernel") == ["sdpa", "sdpa"]
 
 
-def test_records_that_do_not_fit_are_left_out_problem_by_problem(tmp_path, monkeypatch):
-    records = [record(kernel, seqlen) for seqlen in (1024, 2048) for kernel in ("a", "b", "c")]
-    monkeypatch.setattr(page, "MOST_WITH_SAMPLES", 5)
-    text = written(Rows.of(records), tmp_path)
-    assert data(text)["samples"] is None
-    assert "samples of single calls are left out" in text
-    monkeypatch.setattr(page, "MOST_RECORDS", 5)
-    text = written(Rows.of(records), tmp_path)
-    assert data(text)["numbers"]["seqlen"] == [1024] * 3
-    assert "3 records are left out" in text
-
-
 def test_two_runs_are_compared_and_told_apart(tmp_path):
     runs = [Run(Path(path), (record(time=time),), ENVIRONMENT) for path, time in (("a/x", 2e-3), ("b/x", 1e-3))]
     text = written(Rows.of_runs(runs), tmp_path)
-    assert column(text, "run") == ["a/x", "b/x"]
+    assert column(text, "run") == ["a/x", "b/x"], "the folders have one name"
     assert "Geometric mean of 1 case: 2.000" in text
     assert [each["ratio"] for each in data(text)["ratios"]] == [pytest.approx(2.0)]
     other = Run(Path("c"), (record(seed=1),), ENVIRONMENT)

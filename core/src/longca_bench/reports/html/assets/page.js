@@ -9,7 +9,7 @@
     RECORDS.forEach((record, i) => (record[name] = column[i]));
   const PAGE = 100;
   const FIELDS = {
-    mask_words: "Mask", kernel: "Kernel", strategy: "Strategy", seqlen: "Tokens", shape: "Shape",
+    mask: "Mask", kernel: "Kernel", strategy: "Strategy", seqlen: "Tokens", shape: "Shape",
     direction: "Direction", device: "Device", run: "Run",
   };
   const STYLE = {
@@ -55,7 +55,6 @@
   }
 
   for (const record of RECORDS) {
-    record.mask = record.mask_words;
     record.time = record.median === null ? "" : `${three(record.median * 1e3)} ms`;
     record.tip = `${record.who} on ${record.mask}, ${tokens(record.seqlen)} tokens: ${record.time}`;
   }
@@ -201,7 +200,7 @@
 
   function openCase(record) {
     const dialog = document.getElementById("case");
-    const samples = DATA.samples ? DATA.samples[record.index] : null;
+    const samples = DATA.samples[record.index];
     const chart = el("div", { class: "charts" });
     const interval = record.low_ms === null ? "too few samples for an interval" : `${three(record.low_ms)} to ${three(record.high_ms)} ms`;
     dialog.replaceChildren(
@@ -221,18 +220,18 @@
         ["plan of the mask", record.mask_mib === null ? "" : `${three(record.mask_mib)} MiB`],
         ["largest error", record.error], ["placement", record.placed || record.placement], ["mesh", record.mesh],
         ["form of the mask", record.form], ["backend", record.backend], ["package", record.version],
-        ["seed", record.seed], ["GPU after timing", record.clocks], ["suite", record.suite_words],
+        ["seed", record.seed], ["suite", record.suite_words],
         ["run", record.run], ["finished", record.finished],
       ]),
       chart,
-      samples?.length
+      samples.length
         ? el("details", {}, el("summary", {}, `${samples.length} samples in ms`), el("p", {}, samples.map(three).join(", ")))
-        : el("p", { class: "quiet" }, DATA.samples ? "It has no samples." : "The samples are left out of this page."),
+        : el("p", { class: "quiet" }, "It has no samples."),
       el("h3", {}, "Measure it again"),
       el("pre", { tabindex: "0" }, record.command),
       el("details", {}, el("summary", {}, "Environment of the run"), facts(DATA.environments[record.run_number])));
     dialog.showModal();
-    if (samples?.length) embed(chart, "Samples in the order of the calls", "samples", samples.map((ms, i) => ({ call: i + 1, ms })), 1);
+    if (samples.length) embed(chart, "Samples in the order of the calls", "samples", samples.map((ms, i) => ({ call: i + 1, ms })), 1);
   }
 
   function drawAll() {
