@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
     from longca.manifests import KernelManifest, StrategyManifest
     from longca.plugins import Registry
-    from longca_bench.reports.capabilities import Question
-    from longca_bench.reports.capability_table import Matrix
+    from longca_bench.reports.capabilities import Matrix, Question
 
 __all__ = ["list_capabilities"]
 
@@ -128,7 +127,7 @@ def _print(
     matrix: Matrix,
     strategies: Mapping[str, StrategyManifest],
 ) -> None:
-    from longca_bench.reports.capability_table import print_matrix, print_notes, print_strategies
+    from longca_bench.reports.capabilities import print_matrix, print_notes, print_strategies
     from longca_bench.reports.text import console, safe
 
     out = console()
@@ -141,8 +140,7 @@ def _print(
 
 def _explain(registry: Registry, question: Question, matrix: Matrix) -> None:
     from longca.masks import get_pattern
-    from longca_bench.reports.capabilities import Reach, examine
-    from longca_bench.reports.capability_table import print_explanation
+    from longca_bench.reports.capabilities import Reach, examine, print_explanation
     from longca_bench.reports.text import console
 
     ((kernel, name),) = matrix

@@ -249,7 +249,8 @@ def _print_records(
     from longca_bench.reports.winners import winners
 
     out = console()
-    print_summary(out, Rows.of(records, surroundings))
+    rows = Rows.of(records, surroundings)
+    print_summary(out, rows)
     if ab is not None:
         out.print(f"\nA is {safe(ab[0])}, B is {safe(ab[1])}; they took turns on each case.\n")
         print_comparison(out, compare_kernels(records, *ab))
@@ -257,7 +258,7 @@ def _print_records(
         print_advised(outcomes, as_json=False)
     for disturbed in filter(None, (_wait_sentence(records), _busy_sentence(records))):
         out.print(safe(disturbed), soft_wrap=True)
-    for winner in winners(records) if any(record.median is not None for record in records) else ():
+    for winner in winners(rows) if any(record.median is not None for record in records) else ():
         out.print(safe(winner), soft_wrap=True)
     out.print(f"records: {safe(path)}", soft_wrap=True)
 

@@ -1,4 +1,4 @@
-"""Capabilities: whether each kernel runs each mask pattern on a device, and the reasons if it does not.
+"""Capabilities: whether each kernel runs each mask pattern on a device, the reasons if not, and their matrix.
 
 A question may leave the data type, the heads and the head dimension open. The usual value is tried first, then the
 others. The cell names the value that works.
@@ -6,20 +6,40 @@ others. The cell names the value that works.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from typing import Any
 
-from longca.manifests import Device, KernelManifest, Problem, Reason, Verdict
+from rich.columns import Columns
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from longca.manifests import Device, KernelManifest, Offer, Problem, Reason, StrategyManifest, Verdict
 from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
 from longca.manifests.verified import Standing, standing
 from longca.masks import Pattern
 from longca.plugins import Registry
+from longca_bench.reports.text import by_reason, marks, printable, safe
 
-__all__ = ["GQA", "HEAD_DIM", "MHA", "Cell", "Question", "Reach", "examine", "installs"]
+__all__ = [
+    "GQA",
+    "MHA",
+    "Cell",
+    "Matrix",
+    "Question",
+    "Reach",
+    "examine",
+    "installs",
+    "print_explanation",
+    "print_matrix",
+    "print_notes",
+    "print_strategies",
+]
 
 GQA, MHA = (64, 8), (8, 8)
 HEAD_DIM, OTHER_HEAD_DIM = 128, 64
@@ -28,18 +48,15 @@ _DTYPES: tuple[DType, ...] = ("bfloat16", "float16", "float32", "float64")
 
 
 class Reach(StrEnum):
-    """The distance of a kernel from running a problem. The first is the nearest.
-
-    Attributes:
-        meaning: The words for people. The subject is the kernel.
-    """
+    """The distance of a kernel from running a problem. The first is the nearest."""
 
     meaning: str
+    distance: int
 
     def __new__(cls, value: str, meaning: str) -> Reach:
-        """A member with its meaning."""
+        """A member with its meaning, in words whose subject is the kernel."""
         member = str.__new__(cls, value)
-        member._value_, member.meaning = value, meaning
+        member._value_, member.meaning, member.distance = value, meaning, len(cls.__members__)
         return member
 
     HERE = "here", "runs here"
@@ -49,22 +66,10 @@ class Reach(StrEnum):
     OPTIONS = "options", "takes the mask, but not with these heads, dtype or head dimension"
     NONE = "none", "not offered"
 
-    @property
-    def distance(self) -> int:
-        """The place in the order."""
-        return list(Reach).index(self)
-
 
 @dataclass(frozen=True)
 class Question:
-    """The question for every kernel and pattern. None leaves a value open.
-
-    Attributes:
-        device: The device.
-        dtype: Data type.
-        heads: Query heads and KV heads.
-        head_dim: Head dimension.
-    """
+    """The question for every kernel and pattern: a device, and other values. None leaves a value open."""
 
     device: Device
     dtype: DType | None = None
@@ -103,13 +108,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Cell:
-    """One kernel, one pattern, one direction.
-
-    Attributes:
-        reach: The distance from running.
-        problem: The last problem that was asked.
-        verdict: The answer to it.
-    """
+    """One kernel, one pattern, one direction: the last problem that was asked, and the verdict on it."""
 
     reach: Reach
     problem: Problem
@@ -197,10 +196,7 @@ def _is_about_the_question(cell: Cell) -> bool:
 
 @cache
 def _offers_apart(manifest: KernelManifest, kind: str) -> tuple[KernelManifest, ...]:
-    """A manifest for each offer, with the offers for a kind of device first.
-
-    The manifests have the kernel's name, but are not registered.
-    """
+    """A manifest of the kernel's name for each offer, with the offers for a kind of device first."""
     if len(manifest.offers) == 1:
         return ()
     offers = sorted(manifest.offers, key=lambda offer: not offer.runs_on(kind))
@@ -211,3 +207,175 @@ def installs(reasons: Iterable[Reason]) -> tuple[str, ...]:
     """The commands that install missing packages, each once."""
     advice = (reason.advice for reason in reasons if reason.code == "package")
     return tuple(dict.fromkeys(text.removeprefix(_INSTALL) for text in advice if text.startswith(_INSTALL)))
+
+
+#: The cells of each kernel and pattern, one for each direction listed.
+Matrix = Mapping[tuple[str, str], Sequence[Cell]]
+_STYLES = dict(zip(Reach, ("bold green", "cyan", "yellow", "dim", "red", "dim"), strict=True))
+
+
+def _abbreviations(patterns: Iterable[str]) -> dict[str, str]:
+    """Three letters for each pattern: the initials of its words, filled up from the last word; a number where taken."""
+    short: dict[str, str] = {}
+    for name in patterns:
+        words = [word for word in name.split("_") if word][:3] or [name]
+        letters = "".join(word[0] for word in words[:-1]) + words[-1]
+        tries = (letters[:3], *(f"{letters[:2]}{number}" for number in range(2, 10)), name)
+        short[name] = next(text for text in tries if text not in short.values())
+    return short
+
+
+def print_matrix(console: Console, kernels: Mapping[str, KernelManifest], patterns: list[str], matrix: Matrix) -> None:
+    """Prints the matrix and its legend. A narrow terminal gets several tables."""
+    short = _abbreviations(patterns)
+    names = max([len("kernel"), *(len(name) + 2 for name in kernels)]) + 1
+    column = max(map(len, short.values())) + 1
+    at_once = max(1, (console.width - names) // column)
+    for start in range(0, len(patterns), at_once):
+        console.print(_table(kernels, {name: short[name] for name in patterns[start : start + at_once]}, matrix, names))
+        console.print()
+    _print_legend(console)
+    console.print()
+    entries = [f"[bold]{safe(head)}[/] {safe(name)}" for name, head in short.items()]
+    console.print(Columns(entries, padding=(0, 2), column_first=True))
+
+
+def _table(kernels: Mapping[str, KernelManifest], heads: Mapping[str, str], matrix: Matrix, names: int) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("kernel", min_width=names - 1, no_wrap=True)
+    for head in heads.values():
+        table.add_column(Text(head), no_wrap=True)
+    family = ""
+    for name, manifest in kernels.items():
+        if manifest.family != family:
+            family = manifest.family
+            table.add_row(Text(printable(family), "bold cyan"))
+        table.add_row(f"  {safe(name)}", *(_symbol(matrix[name, pattern]) for pattern in heads))
+    return table
+
+
+def _symbol(cells: Sequence[Cell]) -> Text:
+    """One cell: a letter for each direction. A mark follows if a package is missing, or on the offers' verification."""
+    text = Text()
+    for cell in cells:
+        letter = cell.problem.direction[0]
+        shown = {Reach.HERE: letter.upper(), Reach.OPTIONS: "x", Reach.NONE: ""}.get(cell.reach, letter)
+        if not (shown == "x" and text.plain == "x"):
+            text.append(shown, _STYLES[cell.reach])
+    reaches = {cell.reach for cell in cells}
+    for reach, mark in ((Reach.PACKAGE, "+"), (Reach.EXPECTED, "?")):
+        if reach in reaches:
+            text.append(mark, _STYLES[reach])
+    if Reach.EXPECTED not in reaches and any(cell.standing is Standing.VERIFIED_HERE for cell in cells):
+        text.append("*", _STYLES[Reach.HERE])
+    return text if text.plain else Text(marks()[2], "dim")
+
+
+def _print_legend(console: Console) -> None:
+    more = {Reach.HERE: ", forward (F) and backward (B)", Reach.EXPECTED: " (see below)", Reach.PACKAGE: " (see below)"}
+    legend = Table.grid(padding=(0, 2, 0, 0))
+    for reach, symbol in zip(Reach, ("FB", "fb?", "fb+", "fb", "x", marks()[2]), strict=True):
+        legend.add_row(Text(symbol, _STYLES[reach]), f"{reach.meaning}{more.get(reach, '')}")
+        if reach is Reach.HERE:
+            legend.add_row(Text("FB*", _STYLES[reach]), "runs here; it was verified on this machine alone")
+    console.print(legend)
+
+
+def print_notes(console: Console, kernels: Mapping[str, KernelManifest], matrix: Matrix, question: Question) -> None:
+    """Prints the reasons against kernels, and the values that kernels need instead of the usual ones. Each once."""
+    said: list[tuple[str, str]] = []
+    commands: list[tuple[str, str]] = []
+    for name in kernels:
+        cells = [cell for (kernel, _), some in matrix.items() if kernel == name for cell in some]
+        refused = [cell for cell in cells if cell.reach not in (Reach.HERE, Reach.NONE)]
+        reasons = [reason for cell in refused for reason in cell.verdict.reasons]
+        found = installs(reasons)
+        commands += [(name, command) for command in found]
+        said += [(name, str(replace(reason, advice="") if found else reason)) for reason in reasons]
+        said += [(name, note) for note in _detours(cells, question)]
+    for title, lines in (("", by_reason(said)), ("To install missing packages:", by_reason(commands))):
+        console.print(f"\n[bold]{title}[/]" if title and lines else "")
+        for line, names in lines.items():
+            console.print(f"[bold]{safe(', '.join(names))}[/]")
+            console.print(Padding(safe(line), (0, 0, 0, 2)))
+
+
+def print_strategies(console: Console, strategies: Mapping[str, StrategyManifest]) -> None:
+    """Prints the context-parallel strategies with the axes of their meshes and their placements."""
+    if not strategies:
+        return
+    console.print("\nContext-parallel strategies, with their mesh axes and placements:")
+    for name, manifest in strategies.items():
+        axes, placements = (safe(", ".join(names)) for names in (manifest.axes, manifest.placements))
+        console.print(f"[bold]{safe(name)}[/] ({axes}): {placements}")
+
+
+def _detours(cells: Iterable[Cell], question: Question) -> Iterable[str]:
+    """The values that the question left open and that a kernel needs instead of the usual ones."""
+    found: dict[str, list[str]] = {}
+    problems = [cell.problem for cell in cells if cell.reach is not Reach.NONE]
+    for problem in problems:
+        if question.dtype is None and problem.dtype != "bfloat16":
+            found.setdefault(f"{problem.dtype}, not bfloat16", []).append(problem.mask.label)
+        if question.heads is None and not problem.is_gqa:
+            found.setdefault("MHA, not GQA", []).append(problem.mask.label)
+        if question.head_dim is None and problem.head_dim != HEAD_DIM:
+            found.setdefault(f"head dimension {problem.head_dim}, not {HEAD_DIM}", []).append(problem.mask.label)
+    for value, patterns in found.items():
+        where = "" if len(patterns) == len(problems) else f", for {', '.join(dict.fromkeys(patterns))}"
+        yield f"takes {value}{where}"
+
+
+def print_explanation(
+    console: Console,
+    kernel: str,
+    pattern: str,
+    question: Question,
+    cells: Sequence[Cell],
+    alternatives: Mapping[str, Sequence[str]],
+) -> None:
+    """Prints the reasons why a kernel takes a pattern or not, and the kernels that run it here, by direction."""
+    console.print(f"[bold]{safe(kernel)}[/] on [bold]{safe(pattern)}[/]")
+    console.print(f"[dim]{safe(question.device)}\n{question.describe()}[/]\n")
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    told: list[str] = []
+    for cell in cells:
+        direction = cell.problem.direction
+        mark = marks()[0] if cell.reach is Reach.HERE else marks()[1]
+        here = ", verified on this machine" if cell.standing is Standing.VERIFIED_HERE else ""
+        grid.add_row(f"[bold]{direction}[/]", f"{mark} {cell.reach.meaning}{here}")
+        details = _details(cell)
+        again = "covered by the same offer" if cell.verdict.offer else "for the same reasons"
+        for line in [again] if details == told else details:
+            grid.add_row("", safe(line))
+        told = details
+        others = ", ".join(alternatives[direction]) or "no other kernel"
+        grid.add_row("", f"[dim]{'also' if cell.reach is Reach.HERE else 'instead'}:[/] {safe(others)}")
+    console.print(grid)
+
+
+def _details(cell: Cell) -> list[str]:
+    offer, problem = cell.verdict.offer, cell.problem
+    if offer is None:
+        return [str(reason) for reason in cell.verdict.reasons]
+    heads = f"{problem.heads_q}:{problem.heads_kv} heads"
+    asked = f"asked in {problem.dtype}, {heads}, head dimension {problem.head_dim}"
+    return [asked, "covered by the offer:", *(f"  {line}" for line in _describe(offer))]
+
+
+def _describe(offer: Offer) -> list[str]:
+    """The lines that describe an offer."""
+    most = f", at most {offer.most}" if offer.most else ""
+    blocks = f", blocks of {', '.join(map(str, offer.block_sizes))}" if offer.block_sizes else ""
+    dims = f"up to {offer.max_head_dim}" if offer.max_head_dim else "of any size"
+    dims += f", multiples of {offer.head_dim_multiple}" if offer.head_dim_multiple > 1 else ""
+    dims = ", ".join(map(str, offer.head_dims)) if offer.head_dims else dims
+    devices = ["CPU"] if offer.cpu else []
+    devices += [f"compute capability {offer.verified_on}"] if offer.verified_on else []
+    devices += [f"compute capability {offer.expected_on} (expected)"] if offer.expected_on else []
+    return [
+        f"form {offer.form}{most}{blocks}, whose metadata grows as {offer.metadata}",
+        f"dtypes {', '.join(offer.dtypes)}; head dimensions {dims}; {'GQA and MHA' if offer.gqa else 'MHA alone'}",
+        f"on {' and '.join(devices)}; {'' if offer.deterministic else 'not '}deterministic",
+        f"log-sum-exp of its backward: {offer.backward}",
+    ]

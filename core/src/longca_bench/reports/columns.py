@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any
 from longca.manifests.pairs import singles
 from longca.plain_text import printable
 from longca_bench.reports.words import (
-    brief_error,
     brief_percent,
     counted,
     mask_name,
     moved_by,
-    percent_of,
     ratio_text,
     shared_by,
     three_digits,
@@ -209,7 +207,7 @@ _MS, _MIB, _GIB = 1e3, 2.0**-20, 2.0**-30
 _name = partial(Column, left=True)
 _code = partial(Column, left=True, code=True)
 _digits = partial(Column, format=three_digits)
-_share = partial(Column, format=percent_of)
+_share = partial(Column, format="{:.0%}".format)
 _times = partial(Column, format=times)
 _mask = _by_row(mask_name, "pattern", "factors")
 _factor = partial(_by_row, dtype="float64")
@@ -304,8 +302,8 @@ _ALL = (
     _share("hidden_to", "at most", drop=2, derive=partial(_hidden, end=1)),
     _times("area_imbalance", "area", drop=4, about="visible pairs of the busiest rank over the average rank's"),
     _times("time_imbalance", "time", drop=3, about="time of the slowest rank's kernel calls over the average rank's"),
-    Column("error", format=brief_error, drop=8, about="largest error of a verified row"),
-    Column("alone_error", "alone", brief_error, drop=9, about="error of the kernel without a strategy"),
+    Column("error", format="{:.1e}".format, drop=8, about="largest error of a verified row"),
+    Column("alone_error", "alone", "{:.1e}".format, drop=9, about="error of the kernel without a strategy"),
 )  # fmt: skip
 
 #: Every column that has more than its name, by name.

@@ -47,7 +47,6 @@ MUST_MATCH = ("device.name", "packages.torch", "python", "suite", "environment.j
 _LEFT_OUT = ("suite.", "gpu.")
 _MOST_LISTED = 20  # cases that a list names before it only counts
 _VIEW = View(
-    "median(A) / median(B) of each case",
     tables=("who", "direction"),
     title="{who}, {direction}",
     sort=("seqlen",),
@@ -60,14 +59,7 @@ _VIEW = View(
 
 @dataclass(frozen=True)
 class Difference:
-    """A fact that differs between the runs.
-
-    Attributes:
-        name: Its dotted name.
-        a: Its value in A.
-        b: Its value in B.
-        forbids: Whether it makes times incomparable.
-    """
+    """A fact that differs between the runs, and whether it makes times incomparable."""
 
     name: str
     a: str
@@ -77,13 +69,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Pair:
-    """One case, measured in both runs.
-
-    Attributes:
-        a: A's record.
-        b: B's record.
-        ratio: median(A) / median(B) with its interval. None unless both are `ok`.
-    """
+    """One case, measured in both runs. The ratio is None unless both are `ok`."""
 
     a: Record
     b: Record
@@ -119,11 +105,6 @@ class Comparison:
 def compare_runs(a: Run, b: Run, *, force: bool = False) -> Comparison:
     """Compares two runs. The last record of a case counts.
 
-    Args:
-        a: The run that ratios are of.
-        b: The run it is held against.
-        force: Whether to compare runs in spite of unlike conditions.
-
     Raises:
         RequestError: The environments are unlike and `force` is not given, or no case is in both runs.
     """
@@ -145,13 +126,7 @@ def compare_runs(a: Run, b: Run, *, force: bool = False) -> Comparison:
 
 
 def compare_kernels(records: Sequence[Record], a: str, b: str) -> Comparison:
-    """Compares two kernels of one run, on the cases that both were asked.
-
-    Args:
-        records: The run's records.
-        a: The kernel that is A.
-        b: The kernel that is B.
-    """
+    """Compares two kernels of one run, on the cases that both were asked."""
     sides = [_by_key([record for record in records if record.kernel == kernel], KEY[1:]) for kernel in (a, b)]
     return Comparison(*_compared(*sides))
 
@@ -177,12 +152,7 @@ def verdict(ratio: Interval) -> str:
 
 
 def print_comparison(console: Console, comparison: Comparison) -> None:
-    """Prints the ratio of each pair, the cases without a ratio, and the mean of all ratios.
-
-    Args:
-        console: Where to.
-        comparison: The comparison of two runs.
-    """
+    """Prints the ratio of each pair, the cases without a ratio, and the mean of all ratios."""
     print_tables(console, comparison_tables(comparison))
     for line in sentences(comparison):
         console.print(printable(line), markup=False)
@@ -233,20 +203,15 @@ def _has_time(record: Record) -> bool:
 
 def comparison_tables(comparison: Comparison) -> list[Table]:
     """The ratio of each pair with its interval, a table for each kernel and direction."""
-    from pandas import Series
-
     pairs = [(pair, pair.ratio) for pair in comparison.pairs if pair.ratio is not None]
     if not pairs:
         return []
-    rows = Rows.of(pair.a for pair, _ in pairs)
-    columns: dict[str, list[Any]] = {
-        "b_ms": [1e3 * (pair.b.median or 0.0) for pair, _ in pairs],
-        "ratio": [ratio.value for _, ratio in pairs],
-        "interval": [_ends(ratio) for _, ratio in pairs],
-        "verdict": [verdict(ratio) for _, ratio in pairs],
-    }
-    for name, values in columns.items():
-        rows = rows.with_column(name, Series(values, index=rows.index))
+    rows = Rows.of(pair.a for pair, _ in pairs).with_columns(
+        b_ms=[1e3 * (pair.b.median or 0.0) for pair, _ in pairs],
+        ratio=[ratio.value for _, ratio in pairs],
+        interval=[_ends(ratio) for _, ratio in pairs],
+        verdict=[verdict(ratio) for _, ratio in pairs],
+    )
     return tables_of(_VIEW, rows)
 
 
@@ -274,29 +239,18 @@ def sentences(comparison: Comparison) -> Iterator[str]:
     for d in comparison.differences:
         unlike = "unlike, compared all the same" if d.forbids else "also unlike"
         yield f"{unlike}: {d.name} is {d.a} in A and {d.b} in B"
-    yield from _mean(comparison)
-
-
-def _mean(comparison: Comparison) -> Iterator[str]:
-    """The meaning of the ratios, and their mean."""
-    from longca_bench.measuring.statistics import ENOUGH
-
-    mean, compared = comparison.mean, comparison.compared
+    mean, ratios = comparison.mean, [pair.ratio for pair in comparison.compared]
     if mean is None:
         yield "No case was measured in both runs: nothing to compare."
         return
-    shown = sum(pair.ratio is not None and "faster" in verdict(pair.ratio) for pair in compared)
+    shown = sum(ratio is not None and "faster" in verdict(ratio) for ratio in ratios)
     yield (
-        f"A/B is median(A) / median(B): above 1, B is faster. {shown} of {counted(len(compared))} show a difference. "
+        f"A/B is median(A) / median(B): above 1, B is faster. {shown} of {counted(len(ratios))} show a difference. "
         "About 1 in 20 equal cases does so by chance. Intervals know the spread within each run, and not the spread "
         "between runs."
     )
-    if any(min(len(pair.a.samples), len(pair.b.samples)) < ENOUGH for pair in compared):
-        yield f"Intervals of cases with fewer than {ENOUGH} samples hold the truth in about 90 of 100, and not in 95."
-    yield (
-        f"Geometric mean of {counted(len(compared))}: {ratio_text(mean.value)}, 95 % interval {_ends(mean)}: "
-        f"{verdict(mean)}"
-    )
+    geometric = f"Geometric mean of {counted(len(ratios))}: {ratio_text(mean.value)}"
+    yield f"{geometric}, 95 % interval {_ends(mean)}: {verdict(mean)}"
 
 
 def _case(record: Record) -> str:

@@ -20,11 +20,9 @@ __all__ = ["FORMATS", "Format", "checked_formats", "write_reports"]
 
 @dataclass(frozen=True)
 class Format:
-    """A format.
+    """A format: the suffix of its files, and the function that writes rows or a view of them. A terminal has none.
 
     Attributes:
-        suffix: The suffix of its files. Empty for a terminal.
-        write: Writes rows or a view of them to a file. None for a terminal.
         name: The name of its file without a view. Empty for a folder of several files.
         views: Whether it can show a view.
     """
@@ -83,10 +81,6 @@ FORMATS = {
 def checked_formats(names: Sequence[str], view: str | None = None) -> list[str]:
     """The formats asked for, each once.
 
-    Args:
-        names: Names of `FORMATS`.
-        view: Name of a view, or None.
-
     Raises:
         UnknownNameError: There is no such format.
         RequestError: A format cannot show a view.
@@ -100,16 +94,9 @@ def checked_formats(names: Sequence[str], view: str | None = None) -> list[str]:
 
 
 def write_reports(rows: Rows, out: Path, formats: Sequence[str], view: str | None = None) -> list[Path]:
-    """Writes files of the formats asked for. A terminal has no file.
+    """Writes files of the formats asked for into a folder, whole or as a view. A terminal has no file.
 
-    Args:
-        rows: The rows.
-        out: The folder. It is the file if one format is asked for and the path has its suffix.
-        formats: Names of `FORMATS`.
-        view: Name of a view. None for the whole content of a format.
-
-    Returns:
-        The files, in the order in which they were written.
+    `out` is the file if one format is asked for and the path has its suffix.
 
     Raises:
         RequestError: The place cannot be written to, or a format has no views.
@@ -133,7 +120,7 @@ def _frame(rows: Rows, view: str | None) -> DataFrame:
     """A view's values, one table below the other. Without a view it has every record."""
     from pandas import DataFrame, concat
 
-    if view in (None, "whole"):
+    if view is None:
         return rows.flat()
     found = [table.frame() for table in tables(view, rows)]
     return concat(found, ignore_index=True) if found else DataFrame()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,8 +23,6 @@ __all__ = ["mean_ratio", "median_bounds", "ratio_intervals"]
 _AT_ONCE = 512
 #: Pairs from which a mean's interval is that of a normal distribution.
 _MANY = 1000
-#: Resamples that many pairs share. Their own error is the same in every pair, so that it has to be small.
-_MANY_RESAMPLES = 2 * 10**5
 _ENDS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 
 Samples = Sequence[Sequence[float]]
@@ -59,32 +56,17 @@ def ratio_intervals(pairs: Pairs) -> list[Interval]:
 def mean_ratio(pairs: Pairs, ratios: Sequence[Interval]) -> Interval:
     """The geometric mean of the ratios of pairs.
 
-    The mean of many ratios is normally distributed. Its interval has 1.96 standard deviations on both sides, from the
-    variance of each ratio's resamples. Fewer pairs than `_MANY` have the bootstrap of `geometric_mean_interval`.
+    The mean of many ratios is normally distributed, so that the squares of their intervals add up. Fewer pairs than
+    `_MANY` have the bootstrap of `geometric_mean_interval`.
     """
     if len(pairs) < _MANY:
         return geometric_mean_interval(pairs)
-    value = float(np.mean(np.log([ratio.value for ratio in ratios])))
-    if not all(ratio.is_known for ratio in ratios):
-        return Interval(float(np.exp(value)), -np.inf, np.inf)
-    moments = _log_moments([a for a, _ in pairs]), _log_moments([b for _, b in pairs])
-    centre, variance = moments[0][0] - moments[1][0], moments[0][1] + moments[1][1]
-    reach = NormalDist().inv_cdf(_ENDS[1]) * np.sqrt(variance)
-    low, high = ((centre + side * reach) / len(pairs) for side in (-1, 1))
-    return Interval(*(float(np.exp(each)) for each in (value, min(low, value), max(high, value))))
-
-
-def _log_moments(samples: Samples) -> tuple[float, float]:
-    """The sums over records of the mean and of the variance of the logarithm of resamples' medians."""
-    mean = variance = 0.0
-    for (count,), _, (ordered,) in _by_count(samples):
-        (drawn,), often = _drawn(count, resamples=_MANY_RESAMPLES)
-        share = often / _MANY_RESAMPLES
-        logs = np.log(_medians(ordered, drawn))
-        means = logs @ share
-        mean += float(means.sum())
-        variance += float(((logs - means[:, None]) ** 2 @ share).sum())
-    return mean, variance
+    value = float(np.log([ratio.value for ratio in ratios]).mean())
+    if all(ratio.is_known for ratio in ratios):
+        low, high = np.log([(ratio.low, ratio.high) for ratio in ratios]).T
+        reach = float(np.sqrt(((high - low) ** 2).sum())) / 2 / len(pairs)
+        return Interval(*(float(np.exp(value + side * reach)) for side in (0, -1, 1)))
+    return Interval(float(np.exp(value)), -np.inf, np.inf)
 
 
 def _by_count(
@@ -107,10 +89,10 @@ def _at(side: Any, place: int) -> Any:
 
 
 @cache
-def _drawn(*counts: int, resamples: int = RESAMPLES) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
+def _drawn(*counts: int) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
     """The two middle places of the resamples of each side, as `statistics` draws them, and how often each was drawn."""
     random = np.random.default_rng(SEED)
-    every = [middle for count in counts for middle in _places(count, random, resamples)]
+    every = [middle for count in counts for middle in _places(count, random)]
     sizes = [count for count in counts for _ in range(2)]
     drawn, often = np.unique(np.ravel_multi_index(every, sizes), return_counts=True)
     middles = np.stack(np.unravel_index(drawn, sizes))
@@ -122,13 +104,13 @@ def _medians(ordered: NDArray[np.float64], middles: NDArray[np.int64]) -> NDArra
     return (ordered[:, middles[0]] + ordered[:, middles[1]]) / 2
 
 
-def _places(count: int, random: np.random.Generator, resamples: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _places(count: int, random: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     middle = (count + 1) // 2
-    place = random.beta(middle, count - middle + 1, resamples)
+    place = random.beta(middle, count - middle + 1, RESAMPLES)
     lower = _index(place, count)
     if count % 2:
         return lower, lower
-    return lower, _index(place + (1 - place) * random.beta(1, count - middle, resamples), count)
+    return lower, _index(place + (1 - place) * random.beta(1, count - middle, RESAMPLES), count)
 
 
 def _index(place: NDArray[np.float64], count: int) -> NDArray[np.int64]:
@@ -136,13 +118,7 @@ def _index(place: NDArray[np.float64], count: int) -> NDArray[np.int64]:
 
 
 def _ends(draws: NDArray[np.float64], often: NDArray[np.int64], middle: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The ends of intervals, which never leave out their own value because of rounding.
-
-    Args:
-        draws: The distinct draws of each record: [records, draws].
-        often: How often each was drawn.
-        middle: The statistic of each record.
-    """
+    """The ends of intervals from distinct draws [records, draws] and their counts. They never leave out `middle`."""
     order, records = np.argsort(draws, axis=1), np.arange(len(draws))
     ordered, ranks = np.take_along_axis(draws, order, axis=1), np.cumsum(often[order], axis=1)
 

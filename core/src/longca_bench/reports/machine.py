@@ -22,7 +22,7 @@ from longca.manifests.devices import cpu_device, cuda_devices, current_device, d
 from longca.manifests.problem import Direction
 from longca.masks import PATTERNS
 from longca.plugins import Registry
-from longca_bench.reports.capabilities import Cell, Question, Reach, examine, installs
+from longca_bench.reports.capabilities import Question, Reach, examine, installs
 from longca_bench.reports.comparison import verdict
 from longca_bench.reports.words import brief_percent, ratio_text
 
@@ -44,14 +44,9 @@ _COLLECTIVES = "strategies move tensors by collectives here"
 
 @dataclass(frozen=True)
 class Fact:
-    """One fact.
+    """One fact: a thing, the finding in words, the remedy, and commands that install missing packages.
 
-    Attributes:
-        name: The name of the thing.
-        found: The finding in words.
-        ok: Whether all is well. None if it does not matter on this machine.
-        advice: The remedy.
-        install: Commands that install missing packages.
+    `ok` is whether all is well. None if it does not matter on this machine.
     """
 
     name: str
@@ -93,15 +88,8 @@ def find_software() -> Iterator[Fact]:
         ("nvcc", shutil.which("nvcc"), "kernels that compile themselves need it, FlashInfer for one"),
     ):
         yield Fact(name, version or "none", True if version else None, use if cuda_devices() else "")
-    yield from _extras()
-
-
-def _extras() -> Iterator[Fact]:
-    """The optional packages in the core's metadata."""
-    for text in requires(CORE) or ():
-        requirement = Requirement(text)
-        marker = requirement.marker
-        if marker is None or marker.evaluate({"extra": ""}) or "extra" not in str(marker):
+    for requirement in map(Requirement, requires(CORE) or ()):
+        if requirement.marker is None or "extra" not in str(requirement.marker):
             continue
         bare = f"{requirement.name}{requirement.specifier}"
         found = installed_version(requirement.name) or "none"
@@ -130,20 +118,14 @@ def find_kernels(registry: Registry, question: Question) -> Iterator[Fact]:
         forward, backward = (sum(cell.reach is Reach.HERE for cell in some) for some in cells.values())
         if forward:
             yield Fact(name, f"runs {forward} of {len(PATTERNS)} masks here, {backward} of them backward too")
-        else:
-            yield _hindered(name, min(cells[Direction.FORWARD], key=lambda cell: cell.reach.distance))
-
-
-def _hindered(kernel: str, nearest: Cell) -> Fact:
-    """A kernel that runs nothing here, by the cell that is nearest to running.
-
-    Missing packages are named only if they alone stop the kernel.
-    """
-    lacks = nearest.reach is Reach.PACKAGE
-    reasons = [reason for reason in nearest.verdict.reasons if lacks or reason.code != "package"]
-    found = "; ".join(f"{reason.offered.removeprefix(f'{kernel} ')}, and {reason.asked}" for reason in reasons)
-    advice = " ".join(dict.fromkeys(reason.advice for reason in reasons if reason.advice))
-    return Fact(kernel, found, False if lacks else None, advice, installs(reasons))
+            continue
+        # Missing packages are named only if they alone stop the kernel.
+        nearest = min(cells[Direction.FORWARD], key=lambda cell: cell.reach.distance)
+        lacks = nearest.reach is Reach.PACKAGE
+        reasons = [reason for reason in nearest.verdict.reasons if lacks or reason.code != "package"]
+        found = "; ".join(f"{reason.offered.removeprefix(f'{name} ')}, and {reason.asked}" for reason in reasons)
+        advice = " ".join(dict.fromkeys(reason.advice for reason in reasons if reason.advice))
+        yield Fact(name, found, False if lacks else None, advice, installs(reasons))
 
 
 def measure_timing() -> tuple[list[Fact], dict[str, Any]]:
@@ -163,29 +145,19 @@ def measure_timing() -> tuple[list[Fact], dict[str, Any]]:
 
 
 def governors(cpus: Path) -> set[str]:
-    """The policies by which the system chooses the frequencies of the allowed cores. Empty where it does not tell.
-
-    Args:
-        cpus: The folder in which the system describes each core.
-    """
+    """The policies by which the system chooses the frequencies of the allowed cores. Empty where it does not tell."""
     files = (cpus / f"cpu{core}/cpufreq/scaling_governor" for core in os.sched_getaffinity(0))
     return {file.read_text("ascii").strip() for file in files if file.exists()}
 
 
 def find_timing(kind: str, found: Repeatability) -> Iterator[Fact]:
-    """Whether times on a device can be trusted, by two runs of the same work.
-
-    Args:
-        kind: `cpu` or `cuda`.
-        found: The two runs.
-    """
+    """Whether times on a device, `cpu` or `cuda`, can be trusted, by two runs of the same work."""
     name, ratio = {"cpu": "CPU", "cuda": "GPU"}[kind], found.ratio
     needed = f"results must differ by more than {brief_percent(found.needed)} to mean something on this machine"
     ends = f"95 % interval {ratio_text(ratio.low)}–{ratio_text(ratio.high)}"
     equal = f"of two equal runs A and B, A took {ratio_text(ratio.value)} times as long as B, {ends}: {verdict(ratio)}"
     yield Fact(f"{name} timing", f"{needed}; {equal}", found.needed <= _TRUSTED, _TURNS)
-    why = found.why
-    yield Fact(f"{name} noise", "; ".join(why) or "nothing disturbed the runs", not why, _QUIET)
+    yield Fact(f"{name} noise", "; ".join(found.why) or "nothing disturbed the runs", not found.why, _QUIET)
 
 
 def measure_peers() -> tuple[list[Fact], dict[str, Any]]:
@@ -203,11 +175,7 @@ def measure_peers() -> tuple[list[Fact], dict[str, Any]]:
 
 
 def find_peers(found: PeerAccess) -> Iterator[Fact]:
-    """The access and the bandwidths from each GPU to the others, and whether symmetric memory works.
-
-    Args:
-        found: The measurement.
-    """
+    """The access and the bandwidths from each GPU to the others, and whether symmetric memory works."""
     rates = [rate for row in found.bandwidths for rate in row if rate is not None]
     usual = median(rates) if rates else 0.0
     for gpu, (reaches, row) in enumerate(zip(found.reaches, found.bandwidths, strict=True)):
@@ -218,12 +186,8 @@ def find_peers(found: PeerAccess) -> Iterator[Fact]:
         )
         slow = any(rate is not None and rate < _SLOW * usual for rate in row)
         advice = "" if all(reaches) else f"without access to peers, {_COLLECTIVES}"
-        yield Fact(
-            f"copies of GPU {gpu}",
-            words,
-            all(reaches) and not slow,
-            advice or "some pairs are slower; see nvidia-smi topo -m",
-        )
+        advice = advice or "some pairs are slower; see nvidia-smi topo -m"
+        yield Fact(f"copies of GPU {gpu}", words, all(reaches) and not slow, advice)
     works = not found.symmetric
     what = "two processes write into each other's GPU" if works else found.symmetric
     yield Fact("symmetric memory", what, works, f"without it, {_COLLECTIVES}")

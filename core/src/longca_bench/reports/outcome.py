@@ -13,7 +13,7 @@ from longca_bench.reports.words import mask_name, time_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from longca_bench.measuring.outcome import MeasuredChoice, Outcome, Timed
+    from longca_bench.measuring.outcome import Outcome, Timed
 
 __all__ = ["print_outcomes"]
 
@@ -23,12 +23,7 @@ _NAMED = ("block", "kept", "window", "prefix", "global_tokens")
 
 
 def print_outcomes(console: Console, outcomes: Sequence[Outcome]) -> None:
-    """Prints predicted and measured times. Before a measurement it prints the predictions.
-
-    Args:
-        console: The console.
-        outcomes: The outcomes, one for each problem.
-    """
+    """Prints predicted and measured times of each problem. Before a measurement it prints the predictions."""
     for outcome in outcomes:
         console.print()
         print_tables(console, [_table(outcome)])
@@ -54,25 +49,16 @@ def _table(outcome: Outcome) -> Table:
     about = (Head("choice", left=True), Head("direction", left=True), Head("predicted"), Head("interval", drop=3))
     rows = []
     for way in outcome.ways:
-        for place, (direction, time) in enumerate(_shown(way)):
+        times = list(way.times.items())
+        for place, (direction, time) in enumerate(times if len(times) > 2 else times[:1]):  # a sum of one is itself
             measured = _measured(time, direction) if compared else ()
-            cells = ("" if place else way.title, str(direction), *_predicted(time), *measured)
+            predicted = _NOTHING if time.predicted is None else time_text(time.predicted)
+            known = time.low is not None and time.high is not None
+            interval = f"{time_text(time.low or 0)} to {time_text(time.high or 0)}" if known else _NOTHING
+            cells = ("" if place else way.title, str(direction), predicted, interval, *measured)
             mark = Mark.FAILED if compared and time.measured is None and direction != "total" else Mark.NONE
             rows.append(tuple(Cell(text, mark=mark) for text in cells))
     return Table((*about, *compared), tuple(rows), _title(outcome))
-
-
-def _shown(way: MeasuredChoice) -> list[tuple[str, Timed]]:
-    """The rows of a way: its directions and their sum, or its only direction."""
-    rows = list(way.times.items())
-    return rows if len(rows) > 2 else rows[:1]
-
-
-def _predicted(time: Timed) -> tuple[str, str]:
-    predicted = _NOTHING if time.predicted is None else time_text(time.predicted)
-    if time.low is None or time.high is None:
-        return predicted, _NOTHING
-    return predicted, f"{time_text(time.low)} to {time_text(time.high)}"
 
 
 def _measured(time: Timed, direction: str) -> tuple[str, str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from longca.manifests.verdict import paragraph
@@ -23,25 +23,21 @@ _SHOWN = 8
 
 
 def print_recommendation(console: Console, found: Recommendation, *, everything: bool = False) -> None:
-    """Prints an answer.
-
-    Args:
-        console: The console.
-        found: The recommendation.
-        everything: Whether to print all choices and refusals.
-    """
+    """Prints an answer, with the first choices and refusals or with all."""
     _say(console, _sentence(found))
     if found.choices:
         console.print()
         shown = found.choices if everything else found.choices[:_SHOWN]
         print_tables(console, [_table(found, shown)])
         _say_hidden(console, len(found.choices) - len(shown), "choice")
-        _say(console, *_order(shown))
+        totals = [(choice.fits is False, choice.seconds.total) for choice in shown]
+        if totals != sorted(totals):
+            _say(console, "Order: a time counts as longer where nobody measured such calls, and for pairs.")
     _say(console, *_unmeasured(found), *_notes(found))
     if found.refused:
         reasons = by_reason(_refusal(refused) for refused in found.refused)
         some = dict(list(reasons.items())[: None if everything else _SHOWN])
-        _say(console, "\nrefused:", *_refusals(some))
+        _say(console, "\nrefused:", *(f"  {', '.join(names)}: {reason}" for reason, names in some.items()))
         hidden = [names for reason, names in reasons.items() if reason not in some]
         _say_hidden(console, sum(map(len, hidden)), "refusal")
     if found.best is not None:
@@ -56,26 +52,13 @@ def _say(console: Console, *lines: str) -> None:
 
 
 def print_why(console: Console, found: Recommendation, name: str, strategies: Collection[str]) -> None:
-    """Prints the place of one kernel, strategy or pair, and the reasons for it.
-
-    Args:
-        console: The console.
-        found: The recommendation.
-        name: The name of a kernel, a pair or a strategy.
-        strategies: The names of the strategies. They are examined from two devices on.
-    """
+    """Prints the place of one kernel, strategy or pair, and the reasons for it."""
     lines = list(_about(found, name))
     if not lines and "+" in name:
-        lines = [
-            f"{name} is not listed: a pair is listed if both take the problem"
-            " and it is clearly faster than each of them alone"
-        ]
+        lines = [f"{name} is not listed: a pair is listed if it is clearly faster than each of its kernels alone"]
         lines += [line for half in name.split("+") for line in _about(found, half.strip())]
     elif not lines and found.ranks == 1 and name in strategies:
-        lines = [
-            f"{name} was not examined: a strategy is examined for two or more devices that share the tokens, and one"
-            " was asked for; give --gpus 2 or more"
-        ]
+        lines = [f"{name} was not examined: a strategy is examined for two or more devices; give --gpus 2 or more"]
     _say(console, *(lines or [f"{name} was not examined; --all lists all kernels and strategies that were"]))
 
 
@@ -138,7 +121,6 @@ def _devices(found: Recommendation) -> str:
 
 
 def _table(found: Recommendation, choices: Sequence[Choice]) -> Table:
-    """The choices. A narrow terminal drops columns, those with the highest `drop` first."""
     names = ("strategy", "mesh", "placement") if found.ranks > 1 else ()
     rate, by = throughput_unit(max(choice.tflops for choice in choices))
     held, size = memory_unit(max(choice.bytes_per_rank for choice in choices))
@@ -151,34 +133,25 @@ def _table(found: Recommendation, choices: Sequence[Choice]) -> Table:
         Head("fits", drop=2),
         Head("evidence", left=True, wrap=True, drop=6),
     ]
-    return table(heads, [_cells(choice, names, by, size) for choice in choices])
-
-
-def _cells(choice: Choice, shared: Iterable[str], by: float, size: float) -> list[str]:
-    """The texts of a choice, with units of throughput per TFLOP/s and units of memory per byte."""
-    seconds, proof = choice.seconds, choice.proof
-    return [
-        _marked(choice),
-        *(getattr(choice, name) or "" for name in shared),
-        time_text(seconds.total),
-        f"{time_text(seconds.low)} to {time_text(seconds.high)}",
-        f"{choice.tflops * by:.0f}",
-        f"{choice.bytes_per_rank * size:.1f}",
-        {True: "yes", False: "no", None: "?"}[choice.fits],
-        f"{counted(proof.records, 'record')}{', extrapolated' if proof.extrapolates else ''}",
+    rows = [
+        [
+            _marked(choice),
+            *(getattr(choice, name) or "" for name in names),
+            time_text(choice.seconds.total),
+            f"{time_text(choice.seconds.low)} to {time_text(choice.seconds.high)}",
+            f"{choice.tflops * by:.0f}",
+            f"{choice.bytes_per_rank * size:.1f}",
+            {True: "yes", False: "no", None: "?"}[choice.fits],
+            f"{counted(choice.proof.records, 'record')}{', extrapolated' if choice.proof.extrapolates else ''}",
+        ]
+        for choice in choices
     ]
+    return table(heads, rows)
 
 
 def _marked(one: Choice | Unmeasured) -> str:
     """The kernel of a choice, with a mark if nobody verified it on the device."""
     return f"{one.kernel}{' (unverified)' * one.unverified}"
-
-
-def _order(choices: Sequence[Choice]) -> Iterator[str]:
-    """Why a shorter time comes later, if one does."""
-    totals = [(choice.fits is False, choice.seconds.total) for choice in choices]
-    if totals != sorted(totals):
-        yield "Order: a time counts as longer where nobody measured such calls, and for pairs."
 
 
 def _unmeasured(found: Recommendation) -> Iterator[str]:
@@ -215,20 +188,6 @@ def _refusal(refused: Refused) -> tuple[str, str]:
     reasons = paragraph(reason.removeprefix(f"{refused.kernel} ") for reason in refused.reasons)
     advice = f" {refused.advice.rstrip('.')}." if refused.advice else ""
     return name, f"{reasons}{'' if reasons.endswith('.') else '.'}{advice}"
-
-
-def _refusals(reasons: dict[str, list[str]]) -> Iterator[str]:
-    """The lines of refusals: each reason once. The second half of several reasons is their heading."""
-    halves: dict[str, list[tuple[str, str]]] = {}
-    for reason, names in reasons.items():
-        offered, _, asked = reason.partition("; ")
-        halves.setdefault(asked, []).append((", ".join(names), offered))
-    for asked, some in halves.items():
-        together = bool(asked) and len(some) > 1
-        if together:
-            yield f"  {asked.rstrip('.')}:"
-        for who, offered in some:
-            yield f"    {who}: {offered}" if together else f"  {who}: {offered}{f'; {asked}' if asked else ''}"
 
 
 def _say_hidden(console: Console, hidden: int, noun: str) -> None:

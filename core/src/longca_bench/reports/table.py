@@ -25,13 +25,9 @@ class Mark(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell.
+    """One cell: the text for people, and the value for CSV and Parquet, or None such as for a failure.
 
-    Attributes:
-        text: The text for people.
-        value: The value for CSV and Parquet. None without a value, such as for a failure.
-        mark: Its mark.
-        brief: A shorter text for narrow terminals. Empty without one.
+    `brief` is a shorter text for narrow terminals, or empty.
     """
 
     text: str
@@ -50,7 +46,6 @@ class Head:
     """The head of a column.
 
     Attributes:
-        text: The text for people.
         left: Whether the column is text, which is aligned to the left.
         code: Whether Markdown shows the cells as code, as it does names of masks and kernels.
         code_head: Whether Markdown shows the head itself as code.
@@ -70,14 +65,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Table:
-    """A table.
-
-    Attributes:
-        heads: The columns.
-        rows: The cells, row by row. Each row has a cell for each head.
-        title: The title above the table. Empty without one.
-        notes: Sentences below the table.
-    """
+    """A table. Each row has a cell for each head. The title stands above, and notes below."""
 
     heads: tuple[Head, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -126,13 +114,7 @@ def legend(heads: Iterable[Head]) -> str:
 
 
 def table(heads: Sequence[str | Head], rows: Sequence[Sequence[Cell | str]], **about: Any) -> Table:
-    """A table from texts.
-
-    Args:
-        heads: The columns. The first column is aligned to the left if its head is text.
-        rows: The cells.
-        **about: `title` and `notes`.
-    """
+    """A table from texts, with a title and notes. The first column is aligned to the left if its head is text."""
     made = tuple(Head(head, left=index == 0) if isinstance(head, str) else head for index, head in enumerate(heads))
     cells = tuple(tuple(Cell(cell) if isinstance(cell, str) else cell for cell in row) for row in rows)
     return Table(made, cells, **about)

@@ -1,14 +1,8 @@
 """Tables in a terminal of any width.
 
-A table that is too wide is narrowed in steps, until it fits:
-
-1. It leaves out columns, those with the highest `drop` first.
-2. Cells show their first figure alone.
-3. Each row becomes a list of lines, which are broken at the terminal's width.
-
-A sentence takes at most a few lines of a row; a form in which it takes more does not fit. Sentences are not broken at
-hyphens, so that a command can be copied. A row is never split over tables. A line below the table names the columns
-that are left out.
+A table that is too wide leaves out columns, those with the highest `drop` first. Then cells show their first figure
+alone, and at last each row becomes a list of lines. A sentence takes at most a few lines of a row, and is not broken at
+hyphens, so that a command can be copied. A line below the table names the columns that are left out.
 """
 
 from __future__ import annotations
@@ -102,31 +96,16 @@ def _printable(table: Table, starred: bool) -> Table:
 
 def _fitted(table: Table, width: int) -> tuple[Table, list[int], list[str]]:
     """The widest form of a table that fits, the width of each column, and remarks. No widths stand for lists."""
-    for form, remarks in _forms(table):
-        if widths := _widths(form, width):
-            return form, widths, remarks
-    return table, [], []
-
-
-def _forms(table: Table) -> Iterator[tuple[Table, list[str]]]:
-    """The forms of a table, the widest first, each with remarks on hidden columns."""
-    order = sorted({head.drop for head in table.heads if head.drop}, reverse=True)
-    yield table, []
-    for least in order[: -1 if order and order[-1] == 1 else None]:
-        yield _without(table, least)
+    drops = sorted({head.drop for head in table.heads if head.drop}, reverse=True)
     rows = tuple(tuple(replace(cell, text=cell.brief or cell.text) for cell in row) for row in table.rows)
-    brief = replace(table, rows=rows)
-    said = ["Each cell has its first figure alone."] if rows != table.rows else []
-    for least in order[-2:] or [1]:
-        form, remarks = _without(brief, least)
-        yield form, said + remarks
-
-
-def _without(table: Table, least: int) -> tuple[Table, list[str]]:
-    """The table without the columns whose `drop` is at least so high, and a remark that names them."""
-    names = ", ".join(head.text for head in table.heads if head.drop >= least)
-    remarks = [f"Left out in so narrow a terminal: {names}."] if names else []
-    return table.only([place for place, head in enumerate(table.heads) if head.drop < least]), remarks
+    for form in (table, replace(table, rows=rows)):
+        said = ["Each cell has its first figure alone."] if form.rows != table.rows else []
+        for least in (drops[0] + 1 if drops else 1, *drops):
+            kept = [place for place, head in enumerate(form.heads) if head.drop < least]
+            names = ", ".join(head.text for head in form.heads if head.drop >= least)
+            if widths := _widths(shown := form.only(kept), width):
+                return shown, widths, [*said, *([f"Left out in so narrow a terminal: {names}."] if names else [])]
+    return table, [], []
 
 
 def _widths(table: Table, width: int) -> list[int]:

@@ -33,14 +33,7 @@ def marks() -> tuple[str, str, str]:
 
 
 def by_reason(said: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """The names of each reason.
-
-    Args:
-        said: Names, each with a sentence. A sentence that begins with its own name is the same reason as another.
-
-    Returns:
-        Names by the sentence without a name.
-    """
+    """The names of each sentence. A sentence that begins with its own name is the same reason as another."""
     found: dict[str, list[str]] = {}
     for name, sentence in said:
         names = found.setdefault(sentence.removeprefix(f"{name} "), [])

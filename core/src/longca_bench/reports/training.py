@@ -26,14 +26,10 @@ COMBINED = "*"
 
 
 def training_times(rows: Rows) -> DataFrame:
-    """Seconds and TFLOP/s of a forward and a backward together.
+    """Seconds and TFLOP/s of a forward and a backward together, on one device.
 
-    Args:
-        rows: The records. Those of several ranks are left out.
-
-    Returns:
-        The columns of `PROBLEM`, `kernel`, `is_pair`, `combined`, `seconds` and `tflops`. A pair that failed, or whose
-        kernels have no manifest here, is not combined.
+    The columns are those of `PROBLEM`, `kernel`, `is_pair`, `combined`, `seconds` and `tflops`. A pair that failed, or
+    whose kernels have no manifest here, is not combined.
     """
     about = [*PROBLEM, "kernel", "direction", "status", "form", "median", "flops"]
     known = rows.where(strategy=None).frame(about)
@@ -63,11 +59,9 @@ def training_times(rows: Rows) -> DataFrame:
 
 
 def fastest(rows: Rows) -> DataFrame:
-    """The fastest single kernel and the fastest pair of each problem, in training.
+    """The fastest single kernel and the fastest pair of each problem in training: their names and TFLOP/s.
 
-    Returns:
-        The columns of `PROBLEM`; `single` and `pair`, which are names; `single_tflops` and `pair_tflops`; and
-        `pair_gain`, the throughput of the pair over that of the single kernel, less 1.
+    `pair_gain` is the throughput of the pair over that of the single kernel, less 1.
     """
     ranked = training_times(rows).sort_values("seconds", kind="stable").drop_duplicates([*PROBLEM, "is_pair"])
     ranked["kernel"] += ranked["combined"].map({True: COMBINED, False: ""}).astype(object)

@@ -27,13 +27,7 @@ _HEADS = (
 
 
 def print_verification(console: Console, kernel: str, checks: Sequence[OfferCheck]) -> None:
-    """Prints the checks of a kernel.
-
-    Args:
-        console: The console.
-        kernel: The kernel's name.
-        checks: The checks of its offers.
-    """
+    """Prints the checks of a kernel's offers."""
     verified = [check for check in checks if not check.skipped]
     if verified:
         print_tables(console, [Table(_HEADS, tuple(map(_row, verified)), kernel, tuple(_nearest(verified)))])
@@ -50,23 +44,14 @@ def print_verification(console: Console, kernel: str, checks: Sequence[OfferChec
 
 def _row(check: OfferCheck) -> tuple[Cell, ...]:
     yes, no, _ = marks()
+    said = yes if check.passed else f"{no} {check.status.word}"
+    figures = ["", "", ""]
+    if check.worst is not None:
+        found = check.worst[1]
+        figures = ["" if math.isnan(each) else f"{each:.1e}" for each in (found.error, found.pytorch, found.limit)]
+    about = (said, str(check.offer.form), check.dtype, str(check.direction), str(len(check.masks)))
     mark = Mark.NONE if check.passed else Mark.FAILED
-    about = (
-        yes if check.passed else f"{no} {check.status.word}",
-        str(check.offer.form),
-        check.dtype,
-        str(check.direction),
-        str(len(check.masks)),
-    )
-    return tuple(Cell(text, mark=mark) for text in (*about, *_figures(check), _place(check)))
-
-
-def _figures(check: OfferCheck) -> tuple[str, str, str]:
-    """The error of the worst row, PyTorch's own error there, and the limit."""
-    if check.worst is None:
-        return "", "", ""
-    found = check.worst[1]
-    return f"{found.error:.1e}", "" if math.isnan(found.pytorch) else f"{found.pytorch:.1e}", f"{found.limit:.1e}"
+    return tuple(Cell(text, mark=mark) for text in (*about, *figures, _place(check)))
 
 
 def _place(check: OfferCheck) -> str:

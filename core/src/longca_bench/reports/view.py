@@ -51,7 +51,6 @@ class View:
     """A declaration of tables. A cell without measured rows has the words for its statuses.
 
     Attributes:
-        about: The content of the tables, for the list of views.
         rows: The columns that make a table's lines, and that stand before the figures.
         values: The figures: side by side, or joined in one cell where the view has `across`.
         tables: The columns that make tables: one table for each combination of their values.
@@ -72,7 +71,6 @@ class View:
         legend: Whether the meaning of the heads stands below the last table.
     """
 
-    about: str
     rows: tuple[str, ...]
     values: tuple[Value, ...]
     tables: tuple[str, ...] = ()

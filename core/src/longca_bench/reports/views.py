@@ -13,7 +13,7 @@ from longca_bench.reports.runs import flatten
 from longca_bench.reports.table import Cell, Head, Table, table
 from longca_bench.reports.training import COMBINED, PROBLEM
 from longca_bench.reports.view import Value, View, tables_of
-from longca_bench.reports.words import percent_of, three_digits, throughput_unit, times, tokens
+from longca_bench.reports.words import three_digits, throughput_unit, times, tokens
 
 if TYPE_CHECKING:
     from pandas import Series
@@ -42,7 +42,7 @@ def few(names: Sequence[str]) -> str:
 
 def percent_range(ends: tuple[float, float]) -> str:
     """A share, or the least and the greatest of several."""
-    low, high = map(percent_of, ends)
+    low, high = map("{:.0%}".format, ends)
     return low if low == high else f"{low.rstrip('%')}–{high}"
 
 
@@ -54,8 +54,8 @@ def _firsts(*names: str) -> tuple[Value, ...]:
     return tuple(Value(name, "first") for name in names)
 
 
+#: Ms and throughput by mask and kernel, with the fastest of each mask.
 RESULTS = View(
-    "ms and throughput by mask and kernel, with the fastest of each mask",
     where=_ONE_DEVICE,
     tables=("direction",),
     title="{direction}",
@@ -70,8 +70,8 @@ RESULTS = View(
     best="least",
     winner=True,
 )
+#: Ms, throughput and costs by strategy and placement, a table for each mask and direction.
 STRATEGIES = View(
-    "ms, throughput and costs by strategy and placement, a table for each mask and direction",
     where={"condition": lambda rows: rows["strategy"].notna() & (rows["status"] != "unsupported")},
     tables=("mask", "direction", "seqlen", "world_size", "heads", "head_dim", "dtype", "mask_digest", "seed"),
     title="{mask} {direction}, {seqlen} tokens, {world_size}, {heads}×{head_dim} {dtype}",
@@ -88,8 +88,8 @@ STRATEGIES = View(
     among="column",
     legend=True,
 )
+#: Each status that is not ok, with its cases and the reason.
 NOT_MEASURED = View(
-    "each status that is not ok, with its cases and the reason",
     where={"condition": lambda rows: rows["status"] != "ok"},
     sort=("status_place",),
     rows=("status", "kernel"),
@@ -102,8 +102,8 @@ NOT_MEASURED = View(
     ),
     counts=(),
 )
+#: TFLOP/s by mask and kernel, the median over draws.
 THROUGHPUT = View(
-    "TFLOP/s by mask and kernel, the median over draws",
     where=_ONE_DEVICE,
     sort=("direction_place", *_SHAPE),
     tables=("direction", "heads", "head_dim", "dtype", "seqlen"),
@@ -114,9 +114,9 @@ THROUGHPUT = View(
     values=(Value("tflops"),),
     best="most",
 )
+#: Throughput over that of a baseline on the same mask in the same run, by mask and kernel.
 OVER_BASELINE = replace(
     THROUGHPUT,
-    about="throughput over that of a baseline on the same mask in the same run, by mask and kernel",
     title=f"{THROUGHPUT.title}: over {BASELINE}",
     where={
         **_ONE_DEVICE,
@@ -128,8 +128,8 @@ OVER_BASELINE = replace(
     values=(Value("over_baseline"),),
     mean=True,
 )
+#: Planning in ms, the mask's bytes in MiB and the peak of memory in GiB, by kernel and length.
 COSTS = View(
-    "planning in ms, the mask's bytes in MiB and the peak of memory in GiB, by kernel and length",
     where={**_ONE_DEVICE, "status": "ok"},
     sort=("seqlen",),
     rows=("kernel",),
@@ -143,8 +143,8 @@ def _has_choices(rows: Rows) -> Series:
     return ~rows.frame(PROBLEM).duplicated() & (rows["single"].notna() | rows["pair"].notna())
 
 
+#: The fastest single kernel and the fastest pair of each mask in training, and the gain, the medians over draws.
 BEST_PAIR = View(
-    "the fastest single kernel and the fastest pair of each mask in training, and the gain, the medians over draws",
     where={**_ONE_DEVICE, "condition": _has_choices},
     sort=_SHAPE,
     tables=("heads", "head_dim", "dtype", "seqlen"),
@@ -160,8 +160,8 @@ BEST_PAIR = View(
     ),
     counts=(),
 )
+#: TFLOP/s of each GPU by strategy and placement, and the share of one GPU alone.
 STRATEGY_SHARES = View(
-    "TFLOP/s of each GPU by strategy and placement, and the share of one GPU alone",
     where={"condition": _RANKS["condition"]},
     sort=("kernel", "world_size", "heads_q", "heads_kv", "seqlen", "strategy", "final_placement"),
     tables=(*_SETTING, "dtype"),
@@ -172,8 +172,8 @@ STRATEGY_SHARES = View(
     best="most",
     among="column",
 )
+#: Ms of each strategy by transport, with the share of one GPU alone and of communication that is hidden.
 TRANSPORTS = View(
-    "ms of each strategy by transport, with the share of one GPU alone and of communication that is hidden",
     where={**_RANKS, "condition": lambda rows: rows["moved_by"].notna() & (rows["direction"] != "step")},
     tables=(*_SETTING, "dtype", "direction"),
     title=_ON_RANKS.replace(",", " {direction},", 1),
@@ -183,8 +183,8 @@ TRANSPORTS = View(
     best="least",
     legend=True,
 )
+#: The parts of the time of strategies: computing, communication, imbalance and planning.
 STRATEGY_TIME = View(
-    "the parts of the time of strategies: computing, communication, imbalance and planning",
     where=_RANKS,
     sort=("kernel", "world_size", "seqlen", "pattern_place"),
     tables=(*_SETTING, "direction"),
@@ -209,8 +209,8 @@ STRATEGY_TIME = View(
         )
     ),
 )
+#: The highest peak of a rank beyond inputs and plan in GiB.
 STRATEGY_MEMORY = View(
-    "the highest peak of a rank beyond inputs and plan in GiB",
     where=_RANKS,
     sort=("kernel", "world_size", "seqlen"),
     tables=_SETTING,
@@ -301,30 +301,19 @@ def fastest_strategies(rows: Rows) -> list[Table]:
 
 def environment(rows: Rows) -> list[Table]:
     """The environments of runs: each fact, its value, and the runs with this value."""
-    facts: dict[tuple[str, str], list[str]] = {}
+    facts: dict[str, dict[str, list[str]]] = {}
     for run in rows.runs:
-        for fact in flatten(run.environment or {}):
-            facts.setdefault(fact, []).append(printable(run.folder.name))
-    order = {name: place for place, name in enumerate(dict.fromkeys(name for name, _ in facts))}
+        for name, value in flatten(run.environment or {}):
+            facts.setdefault(name, {}).setdefault(value, []).append(printable(run.folder.name))
     every = len(rows.runs)
     body = [
-        [name, value, "all" if len(runs) == every else ", ".join(runs)][: 3 if every > 1 else 2]
-        for (name, value), runs in sorted(facts.items(), key=lambda item: order[item[0][0]])
+        [name, value, "all" if len(runs) == every else ", ".join(runs)]
+        for name, found in facts.items()
+        for value, runs in found.items()
     ]
     heads = [Head("fact", left=True), Head("found", left=True, wrap=True), Head("runs", left=True, wrap=True)]
-    return [table(heads[: 3 if every > 1 else 2], body)] if body else []
-
-
-def whole(rows: Rows) -> list[Table]:
-    """Every record, with every field as a column."""
-    from pandas import isna
-
-    flat = rows.flat().astype(object)
-    body = [
-        [Cell("") if isna(value) else Cell(str(value), value) for value in row]
-        for row in flat.itertuples(index=False, name=None)
-    ]
-    return [table([Head(name) for name in flat], body)]
+    made = table(heads, body)
+    return [made if every > 1 else made.only([0, 1])] if body else []
 
 
 VIEWS: dict[str, View | Callable[[Rows], list[Table]]] = {
@@ -342,18 +331,13 @@ VIEWS: dict[str, View | Callable[[Rows], list[Table]]] = {
     "transports": TRANSPORTS,
     "strategy-time": STRATEGY_TIME,
     "strategy-memory": STRATEGY_MEMORY,
-    "whole": whole,
 }
 #: The views of a report that names none.
 SUMMARY = ("results", "pairs", "strategies", "not-measured")
 
 
 def tables(name: str, rows: Rows) -> list[Table]:
-    """The tables of a view.
-
-    Args:
-        name: Name of the view.
-        rows: The rows; narrow them with `rows.where(...)`.
+    """The tables of a view of rows.
 
     Raises:
         UnknownNameError: There is no such view. The message lists the views.

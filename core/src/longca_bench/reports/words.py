@@ -9,13 +9,11 @@ from typing import Any
 from longca_bench.measuring.status import Status
 
 __all__ = [
-    "brief_error",
     "brief_percent",
     "counted",
     "elsewhere_text",
     "mask_name",
     "memory_unit",
-    "percent_of",
     "ratio_text",
     "shared_by",
     "status_counts",
@@ -53,11 +51,6 @@ def ratio_text(value: float) -> str:
     return f"{value:.3f}" if 0.1 <= value < 10 else three_digits(value)
 
 
-def percent_of(value: float) -> str:
-    """A share as a whole percentage."""
-    return f"{value:.0%}"
-
-
 def brief_percent(share: float) -> str:
     """A share as a percentage: with one decimal below 100 %, and without above."""
     return f"{share:.1%}".replace("-0.0%", "0.0%") if abs(share) < 1 else f"{share:.0%}"
@@ -69,11 +62,6 @@ def time_text(seconds: float) -> str:
         if seconds >= 0.9995 * size:
             return f"{seconds / size:{'.3g' if seconds < 999.5 * size else '.0f'}} {unit}"
     return f"{seconds * 1e6:.2g} µs"
-
-
-def brief_error(value: float) -> str:
-    """An error with two significant digits."""
-    return f"{value:.1e}"
 
 
 def throughput_unit(best: float | None) -> tuple[str, float]:

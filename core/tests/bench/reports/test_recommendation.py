@@ -140,10 +140,9 @@ def test_a_reason_is_said_once_with_all_its_names():
     other = (Refused(None, "x", ("too few ranks",), "Take more."), Refused(None, "y", ("too few ranks",), "Take more."))
     lines = shown(answer(choice("z", 0.1), refused=some + other)).splitlines()
     start = lines.index("refused:")
-    assert lines[start + 1 : start + 5] == [
-        "  full is none of these:",
-        "    a, b: takes blocks",
-        "    c: takes blocks of 64",
+    assert lines[start + 1 : start + 4] == [
+        "  a, b: takes blocks; full is none of these.",
+        "  c: takes blocks of 64; full is none of these.",
         "  x, y: too few ranks. Take more.",
     ]
 

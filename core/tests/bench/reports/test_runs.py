@@ -9,7 +9,7 @@ from longca.errors import RequestError
 from longca_bench.reports.formats import FORMATS, write_reports
 from longca_bench.reports.markdown import page_of
 from longca_bench.reports.rows import Rows
-from longca_bench.reports.runs import open_run, unreached
+from longca_bench.reports.runs import open_run
 from longca_bench.reports.views import tables
 
 from .runs import ENVIRONMENT, record, write_run
@@ -69,7 +69,7 @@ def test_a_folder_may_have_a_name_that_is_not_utf_8(tmp_path):
     assert list(rows["run"]) == ["run \\udcff", "other"]
     for name in FORMATS:
         assert all(file.stat().st_size for file in write_reports(rows, folder / "report", [name]))
-    for view in ("results", "environment", "whole"):
+    for view in ("results", "environment"):
         for table in tables(view, rows):
             table.frame().to_csv(tmp_path / "table.csv")
 
@@ -80,7 +80,7 @@ def test_a_report_says_that_a_run_ended_early(tmp_path, cases, count):
     folder = write_run(tmp_path / "run", [record("naive"), record("sdpa")], environment)
     rows = Rows.read(folder)
     said = [f"{folder} has 2 of 3 cases, because the run ended before the others"] * count
-    assert unreached(rows.runs, rows.counts()) == said
+    assert rows.unreached() == said
     assert page_of(rows).count("because the run ended") == count
     (page,) = write_reports(rows, tmp_path, ["html"])
     assert page.read_text(encoding="utf-8").count("because the run ended") == count

@@ -85,15 +85,6 @@ def test_ratios_are_taken_on_a_draw_of_one_run():
     assert cells(text, "*geometric mean (masks)*") == ["*1.91 (2)*", "*1.25 (1)*"]
 
 
-def test_the_limit_is_full_attention_on_the_draws_tiles():
-    no_limit = [record("fa3", "causal_document", 500.0, direction="backward")]
-    text = part("near-limit", matrix(), no_limit)
-    assert "backward" not in text, "the limit is of the same run"
-    assert cells(text, "mask") == ["`fa3`", "`flex`", "`sdpa`"]
-    assert cells(text, "`full`") == ["**100%**", "67%", "83%"]
-    assert cells(text, "`causal_document`")[0] == "**88%**", "420 of 600 × 0.8, of the median draw"
-
-
 def test_costs_by_length():
     text = part("costs", matrix(direction="backward", seqlen=32768))
     assert cells(text, "kernel") == ["32 K"]

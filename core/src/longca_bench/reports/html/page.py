@@ -19,10 +19,10 @@ from longca.plain_text import printable
 from longca_bench.reports.charts import altair, chart_frame, chart_specs, units
 from longca_bench.reports.comparison import Comparison, compare_runs, comparison_tables, sentences
 from longca_bench.reports.runs import Run, complaints, flatten
-from longca_bench.reports.table import Cell, Head, Mark, Table
+from longca_bench.reports.table import Mark
 from longca_bench.reports.views import tables
-from longca_bench.reports.winners import ranking
-from longca_bench.reports.words import ratio_text, status_counts, three_digits, tokens
+from longca_bench.reports.winners import winners
+from longca_bench.reports.words import ratio_text, status_counts, tokens
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -47,8 +47,8 @@ _READING = {
     "Interval": "A range in brackets is a 95 % bootstrap interval. It describes the spread within a run and not the "
     "spread between runs.",
     "Tie": "Two kernels tie if the interval of the ratio of their times contains 1.",
-    "Over the next": "The time of the next one over the time of the fastest one, as a geometric mean over the draws of "
-    "a mask that both solved.",
+    "Times as fast": "The time of the next one over the time of the fastest one, as a geometric mean over the cases of "
+    "a mask.",
     "TFLOP/s": "Floating-point operations of the visible pairs of the mask over the median time, for each rank.",
     "Performance profile": "The share of problems that a kernel solves within a factor of the fastest time. A failed "
     "case is within no factor (Dolan and Moré, Mathematical Programming 91, 2002).",
@@ -108,7 +108,9 @@ def _shown(value: Any) -> Any:
 
 def _sections(rows: Rows, frame: DataFrame, compared: Comparison | None) -> Iterator[dict[str, Any]]:
     """The sections of the page: each has an id, a title, sentences, tables and the name of its charts."""
-    yield {"id": "answer", "title": "The fastest for each mask", "tables": list(_answers(frame))}
+    answers = [str(each) for each in winners(rows)]
+    found = [*tables("results", rows), *tables("strategies", rows)]
+    yield {"id": "answer", "title": "The fastest for each mask", "sentences": answers, "tables": found}
     yield {"id": "throughput", "title": "Throughput", "chart": "throughput"}
     yield {"id": "profile", "title": "Performance profile", "chart": "profile"}
     if frame["peak"].notna().any():
@@ -152,48 +154,6 @@ def _frame(rows: Rows) -> DataFrame:
         frame["run"] = frame["run_number"].map([printable(str(run.folder)) for run in rows.runs].__getitem__)
     frame["problem"] = frame.groupby(list(_PROBLEM), sort=False, dropna=False).ngroup()
     return frame
-
-
-def _answers(frame: DataFrame) -> Iterator[Table]:
-    """The fastest kernel or strategy for each mask, its lead over the next, and how sure that is."""
-    heads = (
-        Head("mask", left=True), Head("shape", left=True), Head("tokens"), Head("fastest", left=True),
-        Head("throughput"), Head("time, ms"), Head("of one device"), Head("over the next"),
-        Head("next", left=True), Head("how sure", left=True),
-    )  # fmt: skip
-    places = {mask: place for place, mask in enumerate(frame["mask"].unique())}
-    ok = frame[frame["ok"]].assign(place=lambda each: each["mask"].map(places))
-    for (device, direction), part in ok.groupby(["device", "direction"], sort=False):
-        several = part["shape"].nunique() > 1
-        groups = part.sort_values(["place", "seqlen"], kind="stable").groupby(["mask", "shape", "seqlen"], sort=False)
-        lines = [
-            tuple(map(Cell, (mask, shape if several else "", tokens(seqlen), *_answer(of))))
-            for (mask, shape, seqlen), of in groups
-        ]
-        made = Table(heads, tuple(lines), f"{direction}, {device}")
-        yield made.only([n for n in range(len(heads)) if any(line[n].text for line in lines)])
-
-
-def _answer(of: DataFrame) -> tuple[str, ...]:
-    """The fastest of some cases, its throughput, time and share of one device, and the next one."""
-    from longca_bench.measuring.statistics import ENOUGH
-
-    of = of.drop_duplicates(["problem", "who"], keep="last")
-    measured = {
-        name: dict(zip(part["problem"], part["samples"], strict=True)) for name, part in of.groupby("who", sort=False)
-    }
-    first, ratios = ranking(measured)
-    fastest = of[of["who"] == first]
-    over, then, sure = "", "", "no rival"
-    if ratios:
-        then, ratio = next(iter(ratios.items()))
-        ends = f" ({ratio_text(ratio.low)}–{ratio_text(ratio.high)})" if ratio.is_known else ""
-        over = f"{ratio_text(ratio.value)}×{ends}"
-        few = min(map(len, (*measured[first].values(), *measured[then].values()))) < ENOUGH
-        sure = "not known" if not ratio.is_known else "tie" if ratio.contains(1.0) else "few samples" if few else "sure"
-    share, middle = fastest["of_alone"].median(), fastest["median"].median() * 1e3
-    figures = three_digits(fastest["speed"].median()), three_digits(middle), f"{share:.0%}" if share == share else ""
-    return first, *figures, over, then, sure
 
 
 def _about(rows: Rows, frame: DataFrame) -> str:
