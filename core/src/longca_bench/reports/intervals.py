@@ -65,7 +65,8 @@ def mean_ratio(pairs: Pairs, ratios: Sequence[Interval]) -> Interval:
     if all(ratio.is_known for ratio in ratios):
         low, high = np.log([(ratio.low, ratio.high) for ratio in ratios]).T
         reach = float(np.sqrt(((high - low) ** 2).sum())) / 2 / len(pairs)
-        return Interval(*(float(np.exp(value + side * reach)) for side in (0, -1, 1)))
+        start, stop = (float((low + high).mean()) / 2 + side * reach for side in (-1, 1))
+        return Interval(*(float(np.exp(each)) for each in (value, min(start, value), max(stop, value))))
     return Interval(float(np.exp(value)), -np.inf, np.inf)
 
 
