@@ -61,15 +61,11 @@ class FunctionOptions:
     heads: Annotated[str | None, of_function("Query heads and KV heads. (default: 4:2)", "Q:KV")] = None
     head_dim: Annotated[int | None, of_function("Head dimension. (default: 64)")] = None
     scale: Annotated[float | None, of_function("Factor on the scores. (default: 1/√head dim)")] = None
-    rotary: Annotated[
-        float | None,
-        of_function("Base of the rotary positions that it applies to q and k by itself. (default: no positions)"),
-    ] = None
     placement: Annotated[
         str | None,
         of_function(
-            "The tokens of each rank under torchrun: contiguous, zigzag, another placement, or a function of the mask "
-            "and the number of ranks. (default: contiguous)",
+            "The tokens of each rank under torchrun: contiguous, zigzag, or a function of the mask and the number of "
+            "ranks. (default: contiguous)",
             "NAME|MODULE:FUNCTION",
         ),
     ] = None
@@ -98,30 +94,29 @@ def verify_function(
 
     heads = parse_heads("4:2" if given.heads is None else given.heads, "4:2")
     mask, job = _mask(given.mask, described, heads, device), current_job()
-    chosen_directions(given.direction)
     if job is None and given.placement is not None:
         raise RequestError(
             "--placement shares tokens among ranks, and there are none; start it with `torchrun --nproc-per-node 2 "
             "-m longca verify …`, or leave it out"
         )
-    about: dict[str, Any] = {
-        "direction": given.direction or "backward",
-        "dtype": given.dtype or "float32",
-        "heads": heads,
+    asked: dict[str, Any] = {
+        "heads_q": heads[0],
+        "heads_kv": heads[1],
         "head_dim": 64 if given.head_dim is None else given.head_dim,
+        "dtype": given.dtype or "float32",
+        "device": device,
+        "direction": chosen_directions(given.direction or "backward")[0],
         "softmax_scale": given.scale,
-        "rotary": given.rotary,
-        "equal_lengths": given.equal_lengths,
-        "seed": described.seed,
     }
+    more: dict[str, Any] = {"equal_lengths": given.equal_lengths, "seed": described.seed}
     shape = given.shape or "thd"
     if job is None:
         parameters, kernel = _in_worker(text, shape, device, timeout)
-        found = Examination(text, parameters, kernel, device, **about).run(mask)
+        found = Examination(text, parameters, kernel, asked, **more).run(mask)
     else:
         with _on_ranks(job, device, timeout) as ranks:
             parameters, kernel = _in_process(text, shape, given.placement or "contiguous")
-            found = Examination(text, parameters, kernel, device, ranks=ranks, **about).run(mask)
+            found = Examination(text, parameters, kernel, asked, ranks, **more).run(mask)
     if job is None or job.rank == 0:
         print_json(_as_json(found)) if as_json else _print(found)
     if not found.passed:
@@ -196,17 +191,16 @@ def _print(found: FunctionCheck) -> None:
 
     out, (yes, no, _) = console(), marks()
     masks = f"{len(found.masks)} mask{'s' * (len(found.masks) != 1)}"
-    about = f"{found.dtype} (tried on {'; '.join(found.groups)})" if found.groups else found.dtype
     rows = [(each.label, each.worst) for each in found.masks if each.worst is not None]
     if found.passed:
         results = ", ".join(dict.fromkeys(finding.tensor for each in found.masks for finding in each.findings))
-        out.print(f"{yes} {safe(found.name)} is right on {masks}: {results} in {about}", soft_wrap=True)
+        out.print(f"{yes} {safe(found.name)} is right on {masks}: {results} in {found.dtype}", soft_wrap=True)
         label, nearest = max(rows, key=lambda row: row[1].closeness)
         out.print(f"nearest to its limit: {safe(f'{label}: {nearest}')}", soft_wrap=True)
         for limit in found.limits:
             out.print(f"limit: it is wrong where {limit}", soft_wrap=True)
         return
-    out.print(f"{no} {safe(found.name)} is wrong on {len(found.failures)} of {masks} in {about}", soft_wrap=True)
+    out.print(f"{no} {safe(found.name)} is wrong on {len(found.failures)} of {masks} in {found.dtype}", soft_wrap=True)
     for sentence in found.sentences:
         out.print(f"[red]{safe(sentence)}[/]", soft_wrap=True)
     wrong = [(label, worst) for label, worst in rows if not worst.passed]
@@ -221,23 +215,14 @@ def _as_json(found: FunctionCheck) -> dict[str, Any]:
         "function": found.name,
         "dtype": found.dtype,
         "passed": found.passed,
-        "groups": list(found.groups),
         "limits": list(found.limits),
         "sentences": found.sentences,
-        "mistakes": [
-            {
-                "mistake": str(mistake),
-                "says": mistake.says,
-                "detail": masks[0].mistakes[mistake] or None,
-                "masks": [each.label for each in masks],
-            }
-            for mistake, masks in found.mistakes.items()
-        ],
         "masks": [
             {
                 "mask": each.label,
                 "passed": each.passed,
                 "error": each.error or None,
+                "mistake": each.mistake or None,
                 "findings": [finding_as_json(each.label, finding) for finding in each.findings],
             }
             for each in found.masks

@@ -4,17 +4,14 @@
 |---|---|
 | `offer_variant` | one offer of a kernel in one dtype and direction |
 | `problems`, `masks` | the problems on which it is verified |
-| `isolation` | the worker in which a kernel runs |
-| `oracle` | the findings of a kernel on a problem |
-| `offers` | the findings of `longca verify` |
+| `isolation`, `oracle` | the worker in which a kernel runs, and its findings on a problem |
+| `offers`, `kept_verdicts` | `longca verify`, and what this machine keeps of it |
 | `checks`, `plugin_checks`, `suite` | the pytest tests of a plugin |
-| `kept_verdicts` | what this machine keeps of a verification |
 """
 
 from longca_bench.conformance.checks import CHECKS
 from longca_bench.conformance.offer_variant import NotApplicableError, OfferVariant
 from longca_bench.conformance.oracle import verify
-from longca_bench.conformance.plugin_checks import KERNEL_CHECKS, PLUGIN_CHECKS
 from longca_bench.conformance.suite import conformance
 
-__all__ = ["CHECKS", "KERNEL_CHECKS", "PLUGIN_CHECKS", "NotApplicableError", "OfferVariant", "conformance", "verify"]
+__all__ = ["CHECKS", "NotApplicableError", "OfferVariant", "conformance", "verify"]

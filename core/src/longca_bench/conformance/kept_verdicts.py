@@ -32,14 +32,8 @@ def doubt(
     """Adds a kernel that is wrong to this machine's history, which then leaves out what was measured of it.
 
     A pair that is wrong says something about one of its kernels only if the results of its forward alone are wrong, or
-    those of its backward alone. An offer without a forward is checked behind that of another kernel.
-
-    Args:
-        registry: The kernel's registry.
-        kernel: The kernel, or the pair.
-        device: The device.
-        checks: Checks of its offers.
-        complete: Whether all its offers were checked. If not, an earlier verdict stays.
+    those of its backward alone. An offer without a forward is checked behind that of another kernel. A kernel that is
+    right in all its offers, if they are `complete`, ends an earlier verdict of `longca verify` on this version.
 
     Returns:
         Each kernel that is wrong, and whether the history could be written to.
@@ -49,19 +43,14 @@ def doubt(
         if check.status is Status.WRONG and (blamed := _blamed(kernel, check)):
             wrong.setdefault(blamed, check)
     if complete and not wrong and split(kernel) is None and all(check.passed or check.skipped for check in checks):
-        _clear(registry, kernel, device)
+        passed = _verdict(registry, kernel, device, "ok", _VERIFY)
+        earlier = history().verdict_on(kernel, passed.run.device, passed.version)
+        if earlier is not None and earlier.case.startswith(_VERIFY):
+            append(passed)
     return {
         name: append(_verdict(registry, name, device, "wrong", f"{_VERIFY}: {_failure(check)}"))
         for name, check in wrong.items()
     }
-
-
-def _clear(registry: Registry, kernel: str, device: Device) -> None:
-    """Ends an earlier verdict of `longca verify` on this version of the code, if there is one."""
-    passed = _verdict(registry, kernel, device, "ok", _VERIFY)
-    earlier = history().verdict_on(kernel, passed.run.device, passed.version)
-    if earlier is not None and earlier.case.startswith(_VERIFY):
-        append(passed)
 
 
 def _verdict(registry: Registry, kernel: str, device: Device, status: Literal["wrong", "ok"], case: str) -> CodeVerdict:
@@ -90,17 +79,7 @@ def _blamed(kernel: str, check: OfferCheck) -> str:
 def note(registry: Registry, kernel: str, device: Device, checks: Sequence[OfferCheck]) -> list[Check]:
     """Stores the result of each offer that was verified in all its dtypes and directions, or that failed in one.
 
-    Args:
-        registry: The kernel's registry.
-        kernel: The kernel.
-        device: The device.
-        checks: The checks of its offers, those of an offer in a row.
-
-    Returns:
-        The stored results.
-
-    Raises:
-        RecordError: The file cannot be written.
+    The checks of an offer stand in a row. A file that cannot be written is a `RecordError`.
     """
     noted = list(_results(registry, kernel, device, checks))
     for result in noted:

@@ -4,7 +4,7 @@
 |---|---|
 | `small_masks` | every form, short enough for any device |
 | `long_masks`, `long_blocks` | many tiles, for GPUs: the kernel's pipeline runs, skips tiles and starts again |
-| `uneven` | the last tile has one token, or a few |
+| `uneven` | the last tile has one token, or some |
 | `sparse_rows` | some queries see no key |
 | `block_masks` | rows with no block, one block or all, and a few rows with most of the work |
 """
@@ -49,12 +49,7 @@ Labelled = tuple[str, Mask]
 
 
 def static_masks(seqlen: int, **factors: Any) -> list[Labelled]:
-    """A mask of each static pattern, with its name.
-
-    Args:
-        seqlen: Tokens.
-        factors: Factors for the patterns that have them. Other factors are drawn.
-    """
+    """A mask of each static pattern, with its name. A factor is for the patterns that have it; others are drawn."""
     patterns = [pattern for pattern in PATTERNS.values() if not pattern.per_head]
     given = {kind.name: {name: factors[name] for name in kind.factors if name in factors} for kind in patterns}
     return [(name, sample(name, seqlen, **chosen)) for name, chosen in given.items()]
@@ -62,11 +57,7 @@ def static_masks(seqlen: int, **factors: Any) -> list[Labelled]:
 
 @cache
 def small_masks(blocks: tuple[int, ...] = _BLOCKS) -> tuple[Labelled, ...]:
-    """Small masks of every form, each with its label.
-
-    Args:
-        blocks: Block sizes of the uniform block-sparse masks.
-    """
+    """Small masks of every form, each with its label. `blocks` are the sizes of the uniform blocks."""
     return (
         *static_masks(SEQLEN, documents=_DOCUMENTS, window=40, block=16, prefix=50, global_tokens=9),
         *_unequal(("full", "causal"), (77, SEQLEN)),
@@ -93,11 +84,7 @@ def long_masks() -> tuple[Labelled, ...]:
 
 @cache
 def long_blocks(blocks: tuple[int, ...] = _LONG_BLOCKS) -> tuple[Labelled, ...]:
-    """Block-sparse masks over many tiles: equally full rows, and skewed rows.
-
-    Args:
-        blocks: Block sizes of the uniform masks.
-    """
+    """Block-sparse masks over many tiles: equally full rows, and skewed rows."""
     kinds = {f"blocks of {block}": uniform_bounds(LONG, block) for block in blocks}
     kinds["variable blocks"] = check_bounds(_LONG_BOUNDARIES, "variable")
     named: list[Labelled] = []
@@ -109,23 +96,24 @@ def long_blocks(blocks: tuple[int, ...] = _LONG_BLOCKS) -> tuple[Labelled, ...]:
 
 @cache
 def uneven() -> tuple[Labelled, ...]:
-    """Masks of every form whose last tile of 64, 128 or 256 has a single token, or a few."""
+    """Masks of every form whose last tile of 64, 128 or 256 has a single token (129), or 37 (293)."""
     named: list[Labelled] = []
-    for seqlen in (1, 129, 257):
+    for seqlen in (1, 129, 293):
         named += [(f"{pattern} of {seqlen}", build(pattern, seqlen)) for pattern in ("full", "causal")]
-    named += _unequal(("full", "causal"), (129, 257), (1, 257))
-    named += _unequal(("full",), (257, 129))
-    for seqlen, documents in ((129, (128, 1)), (257, (1, 127, 129))):
+    named += _unequal(("full", "causal"), (129, 293), (1, 293))
+    named += _unequal(("full",), (293, 129))
+    for seqlen, documents in ((129, (128, 1)), (293, (1, 127, 165))):
         for pattern in ("full_document", "causal_document", "shared_question"):
             named.append((f"{pattern} of {seqlen}", build(pattern, seqlen, documents=documents)))
         for pattern in ("full_sliding_window", "causal_sliding_window"):
             named.append((f"{pattern} of {seqlen}", build(pattern, seqlen, window=65)))
         for heads in (1, 3, 8):
+            drawn: dict[str, Any] = {"kept": 0.7, "heads": heads, "seed": heads}
             for block in (64, 128):
-                mask = build("uniform_block_sparse", seqlen, block=block, kept=0.7, heads=heads, seed=heads)
+                mask = build("uniform_block_sparse", seqlen, block=block, **drawn)
                 named.append((f"blocks of {block}, {heads} masks, {seqlen}", mask))
-            drawn: dict[str, Any] = {"boundaries": (0, 65, 128, seqlen), "kept": 0.7, "heads": heads, "seed": 1}
-            named.append((f"variable blocks, {heads} masks, {seqlen}", build("variable_block_sparse", seqlen, **drawn)))
+            mask = build("variable_block_sparse", seqlen, boundaries=(0, 65, 128, seqlen), **drawn)
+            named.append((f"variable blocks, {heads} masks, {seqlen}", mask))
     return tuple(named)
 
 
@@ -165,13 +153,7 @@ def _unequal(patterns: Iterable[str], *lengths: tuple[int, int]) -> list[Labelle
 
 
 def block_masks(seqlen: int, blocks: Sequence[int], boundaries: Sequence[int]) -> Iterator[tuple[str, Mask]]:
-    """Labelled masks of every kind.
-
-    Args:
-        seqlen: Tokens.
-        blocks: Block sizes of the uniform masks.
-        boundaries: Block bounds of the variable masks.
-    """
+    """Labelled block-sparse masks of every kind: uniform blocks of each size, and variable blocks."""
     for block in blocks:
         bounds, size = uniform_bounds(seqlen, block), f"blocks of {block}"
         n = len(bounds) - 1

@@ -67,11 +67,10 @@ class OfferVariant:
         return self.isolation.kernel(self.registry, self.name, self.device)
 
     def problems(self, masks: Iterable[tuple[str, Mask]] | None = None) -> list[Labelled]:
-        """Labelled problems that the offer covers.
+        """Labelled problems that the offer covers, of some labelled masks for one head dimension.
 
-        Args:
-            masks: Labelled masks for one head dimension. None takes the problems of `longca verify`: small masks of
-                every form, a few of them for each further head dimension, and long masks on CUDA devices.
+        Without masks they are the problems of `longca verify`: small masks of every form, a few of them for each
+        further head dimension, and long masks on CUDA devices.
 
         Raises:
             NotApplicableError: The offer covers none of the problems on this device.
@@ -96,11 +95,7 @@ class OfferVariant:
         return self.problems()[0][1]
 
     def hold(self, results: Results, expected: Reference, where: str) -> None:
-        """Compares results with a reference.
-
-        Raises:
-            VerificationError: A tensor is beyond its limit.
-        """
+        """Compares results with a reference. A tensor beyond its limit is a `VerificationError`."""
         if failures := check_values(results, expected, rough_lse=self.offer.rough_lse).failures:
             raise VerificationError(f"{self.name}, {where}: {'; '.join(map(str, failures))}")
 
@@ -117,12 +112,7 @@ class OfferVariant:
         )
 
     def _covered(self, problems: Iterable[Labelled]) -> tuple[list[Labelled], str]:
-        """The problems that resolve to the offer. If there are none, also the reason.
-
-        A deterministic offer may stand behind a faster one that is not deterministic. Problems reach it by asking for
-        equal bits. An offer that composes may stand behind one that does not. Problems reach it as a part of a larger
-        softmax.
-        """
+        """The problems that resolve to the offer. If there are none, also the reason."""
         *paired, manifest = self.registry.manifests(self.name)
         alone = (*paired, manifest.model_copy(update={"offers": (self.offer,)}))
         found: list[Labelled] = []
@@ -142,11 +132,16 @@ class OfferVariant:
         return found, OVERTAKEN if overtaken else _telling(refusals)
 
     def _reached(self, label: str, problem: Problem) -> Labelled | None:
-        """The problem in the way in which it resolves to the offer, or None."""
-        ways = [(label, problem)]
-        if self.offer.deterministic:
-            ways.append((f"{label}, deterministic", replace(problem, deterministic=True)))
-        ways.append((f"{label}, composed", replace(problem, composed=True)))
+        """The problem as it resolves to the offer, which may stand behind another one. None if it does not.
+
+        A deterministic offer behind a faster one that is not is reached by asking for equal bits. An offer that
+        composes, behind one that does not, is reached by a part of a larger softmax.
+        """
+        ways = [
+            (label, problem),
+            (f"{label}, deterministic", replace(problem, deterministic=True)),
+            (f"{label}, composed", replace(problem, composed=True)),
+        ]
         return next((way for way in ways if self.registry.resolve(self.name, way[1]).is_by(self.offer)), None)
 
 
@@ -162,13 +157,6 @@ def offer_variants(
 
     A pair has the offers of its backward kernel, which gets out and lse of the forward kernel. An offer without a
     forward is paired with `naive`.
-
-    Args:
-        registry: The kernel's registry.
-        kernel: The name of the kernel, or of the pair.
-        device: The device.
-        isolation: Where the kernel runs.
-        allow_unverified: Whether their problems may be computed by an offer that nobody verified on the device.
     """
     *paired, manifest = registry.manifests(kernel)
     for offer in manifest.offers:

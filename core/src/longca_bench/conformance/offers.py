@@ -30,7 +30,7 @@ from longca.processes import end_with_parent
 from longca_bench.conformance.isolation import Isolation
 from longca_bench.conformance.offer_variant import NotApplicableError, OfferVariant, offer_variants
 from longca_bench.conformance.oracle import REPEATS, verify_changed, verify_outliers, verify_problem, verify_repeats
-from longca_bench.conformance.problems import OUTLIERS_EACH, smallest_first
+from longca_bench.conformance.problems import OUTLIERS_EACH, Labelled, smallest_first
 from longca_bench.measuring.memory import is_exhausted
 from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.results import ContractError
@@ -54,8 +54,8 @@ class OfferCheck:
         masks: The labels of its problems.
         worst: The finding that is nearest to its limit, or furthest beyond it, with the label of its problem.
         failures: Every finding beyond its limit, with the label of its problem.
-        skipped: The reason why the offer was not verified, or an empty text.
         limits: The limits within which it passed.
+        skipped: The reason why the offer was not verified, or an empty text.
         error: The event that ended the check, with the label of its problem, or an empty text.
         ended: The status of that event.
         calls: Calls on changed inputs.
@@ -98,18 +98,11 @@ class OfferCheck:
 
     def take_calls(self, label: str, verifications: Iterator[Verification]) -> None:
         """Counts the calls of one problem, and adds the findings of the first wrong one."""
-        wrong = 0
-        for number, verification in enumerate(verifications, start=1):
-            self.calls += 1
-            if not verification.passed:
-                self.wrong_calls += 1
-                wrong += 1
-                if wrong == 1:
-                    self._find(f"{label}, call {number}", verification)
-
-    def end(self, status: Status, message: str) -> None:
-        """Notes the event that ends the check."""
-        self.ended, self.error = status, message
+        made = list(enumerate(verifications, start=1))
+        wrong = [(number, verification) for number, verification in made if not verification.passed]
+        self.calls, self.wrong_calls = self.calls + len(made), self.wrong_calls + len(wrong)
+        for number, verification in wrong[:1]:
+            self._find(f"{label}, call {number}", verification)
 
     def _find(self, label: str, verification: Verification) -> None:
         for finding in verification.findings:
@@ -122,9 +115,7 @@ class OfferCheck:
 def verify_variant(variant: OfferVariant, repeat: int = 0) -> OfferCheck:
     """Verifies one offer in one direction and dtype. Each end of the kernel is a finding about the kernel.
 
-    Args:
-        variant: The offer.
-        repeat: Further calls for each problem, on changed inputs.
+    Each problem has `repeat` further calls, on changed inputs.
     """
     check, start = OfferCheck(variant.name, variant.offer, variant.direction, variant.dtype), time.monotonic()
     try:
@@ -135,7 +126,7 @@ def verify_variant(variant: OfferVariant, repeat: int = 0) -> OfferCheck:
     return check
 
 
-def _verify_all(variant: OfferVariant, problems: Sequence[tuple[str, Problem]], check: OfferCheck, repeat: int) -> None:
+def _verify_all(variant: OfferVariant, problems: Sequence[Labelled], check: OfferCheck, repeat: int) -> None:
     """Verifies the problems of an offer, until an event ends its check."""
     asked: list[tuple[str, Problem, _Verify]]
     asked = [(label, problem, verify_problem) for label, problem in smallest_first(problems)]
@@ -145,7 +136,8 @@ def _verify_all(variant: OfferVariant, problems: Sequence[tuple[str, Problem]], 
         label, largest = max(promised, key=lambda labelled: labelled[1].area)
         asked.append((f"{label}, {REPEATS} runs", largest, verify_repeats))
         if reasons := variant.registry.resolve(variant.name, largest).reasons:
-            check.end(Status.WRONG, f"{label}: the offer promises equal bits, but: {paragraph(reasons)}")
+            check.ended = Status.WRONG
+            check.error = f"{label}: the offer promises equal bits, but: {paragraph(reasons)}"
     kernel = None
     for label, problem, verify in asked:
         try:
@@ -157,14 +149,14 @@ def _verify_all(variant: OfferVariant, problems: Sequence[tuple[str, Problem]], 
             if repeat and verify is verify_problem:
                 check.take_calls(label, verify_changed(variant.kernel, problem, variant.offer, repeat))
         except Exception as error:
-            status, message = _how(error, variant)
-            check.end(status, f"{label}: {message}")
+            check.ended, message = _how(error, variant)
+            check.error = f"{label}: {message}"
             if isinstance(kernel, RemoteKernel):
                 kernel.end()  # the next offer gets a fresh worker
             return
 
 
-def _promised(variant: OfferVariant, problems: Sequence[tuple[str, Problem]]) -> list[tuple[str, Problem]]:
+def _promised(variant: OfferVariant, problems: Sequence[Labelled]) -> list[Labelled]:
     """The problems whose results must have equal bits. Of a pair both halves must promise them."""
     if not variant.offer.deterministic:
         return []
@@ -195,18 +187,10 @@ def verify_kernels(
     repeat: int = 0,
     unverified: bool = False,
 ) -> Iterator[tuple[str, list[OfferCheck], int]]:
-    """Verifies every offer of some kernels.
+    """Verifies every offer of some kernels and pairs, or with `unverified` only the offers that nobody verified here.
 
-    Several jobs save time because kernels are compiled, and one process compiles on one core.
-
-    Args:
-        source: The registry of the kernels.
-        kernels: Names of kernels and pairs.
-        device: The device. Several jobs take every GPU in turn.
-        jobs: Processes. Each has workers of its own.
-        isolation: Where kernels run.
-        repeat: Further calls for each problem, on changed inputs.
-        unverified: Whether to verify only the offers that nobody verified on the device, and to allow them.
+    Several jobs are processes with workers of their own, which take every GPU in turn. They save time because kernels
+    are compiled, and one process compiles on one core.
 
     Yields:
         After each check, its kernel, the kernel's checks so far in the order of its offers, and how many are left. A
@@ -285,6 +269,6 @@ def _result(variant: OfferVariant, check: Future[OfferCheck]) -> OfferCheck:
     try:
         return check.result()
     except BrokenProcessPool:
-        lost = OfferCheck(variant.name, variant.offer, variant.direction, variant.dtype)
-        lost.end(Status.CRASHED, "the process that verified it, or another job, was ended. Take fewer --jobs")
+        lost = OfferCheck(variant.name, variant.offer, variant.direction, variant.dtype, ended=Status.CRASHED)
+        lost.error = "the process that verified it, or another job, was ended. Take fewer --jobs"
         return lost

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -101,12 +101,16 @@ def verify(
         device=device or current_device(),
         direction=Direction(direction),
     )
-    chosen = _supported(kernel, problem) if isinstance(kernel, str) else kernel
-    found = verify_problem(chosen, problem, seed=seed)
+    if isinstance(kernel, str):
+        name = kernel
+        registry().resolve(name, problem).check()
+        kernel = Isolation().kernel(registry(), name, problem.device)
+    else:
+        name = type(kernel).__name__
+    found = verify_problem(kernel, problem, seed=seed)
     if found.passed:
-        found += verify_outliers(chosen, problem, seed=seed)
+        found += verify_outliers(kernel, problem, seed=seed)
     if not found.passed:
-        name = kernel if isinstance(kernel, str) else type(kernel).__name__
         raise VerificationError(f"{name} is wrong: {'; '.join(map(str, found.failures))}")
     return found
 
@@ -114,23 +118,13 @@ def verify(
 def verify_problem(kernel: Kernel, problem: Problem, offer: Offer | None = None, *, seed: int = 0) -> Verification:
     """Verifies a kernel on one problem. A backward is verified only after a right forward, whose results it gets.
 
-    Args:
-        kernel: The kernel.
-        problem: The problem.
-        offer: The offer that covers the problem. Its promises are verified too: the plan's form, and gradients as a
-            part of a larger softmax. None expects no promises.
-        seed: Seed of the inputs.
-
-    Raises:
-        VerificationError: The plan has another form than the offer.
+    The promises of an offer that covers the problem are verified too: the plan's form, and gradients as a part of a
+    larger softmax. None expects no promises.
     """
-    plan = _planned(kernel, problem, offer)
+    plan, is_backward = _planned(kernel, problem, offer), problem.direction == "backward"
     given, change = draw_inputs(problem, seed), Change.first(problem)
-    inputs = change.made_all(given)
-    expected, means = reference(problem, given), Means.here(given.q, change)
-    rough_lse, is_backward = offer is not None and offer.rough_lse, problem.direction == "backward"
-    about = {"rough_lse": rough_lse, "counts": offer is None or not is_backward}
-    found = verify_inputs(kernel, plan, inputs, expected, means, **about)
+    inputs, counts = change.made_all(given), offer is None or not is_backward
+    found = _verify_changed(kernel, plan, offer, inputs, reference(problem, given), change, counts=counts)
     if found.passed and is_backward and offer is not None and offer.backward.composes:
         found += _run_as_part(kernel, problem, inputs)
     return found
@@ -140,31 +134,19 @@ def verify_outliers(kernel: Kernel, problem: Problem, offer: Offer | None = None
     """Verifies a kernel on inputs with outliers, whose scores are beyond the range of exp, on both sides.
 
     A float16 kernel that fails only where products of q and k are beyond float16's range passes, with this limit.
-
-    Args:
-        kernel: The kernel.
-        problem: The problem.
-        offer: The offer that covers the problem, or None.
-        seed: Seed of the inputs.
     """
     plan = _planned(kernel, problem, offer)
 
     def found(outliers: float, like: DType) -> Verification:
         given, change = draw_inputs(problem, seed, outliers), Change.first(problem)
-        inputs, means = change.made_all(given), Means.here(given.q, change)
-        expected, rough_lse = reference(replace(problem, dtype=like), given), offer is not None and offer.rough_lse
-        return verify_inputs(kernel, plan, inputs, expected, means, rough_lse=rough_lse)
+        expected = reference(replace(problem, dtype=like), given)
+        return _verify_changed(kernel, plan, offer, change.made_all(given), expected, change)
 
     return on_outliers(problem.dtype, found)
 
 
 def on_outliers(dtype: DType, found: Callable[[float, DType], Verification]) -> Verification:
-    """The findings on inputs with outliers. See `verify_outliers`.
-
-    Args:
-        dtype: The data type of q, k and v.
-        found: The findings, by the size of outliers and by the dtype whose arithmetic sets the limits.
-    """
+    """The findings on inputs with outliers, by their size and by the dtype whose arithmetic sets the limits."""
     is_half = dtype == "float16"
     within = found(WITHIN_FLOAT16 if is_half else BEYOND_FLOAT16, dtype)
     if not is_half or not within.passed or found(BEYOND_FLOAT16, RANGE_OF_FLOAT32).passed:
@@ -185,15 +167,7 @@ def verify_inputs(
 ) -> Verification:
     """Verifies a kernel on some inputs. A backward is verified only after a right forward, whose results it gets.
 
-    Args:
-        kernel: The kernel.
-        plan: Its plan.
-        inputs: The tensors.
-        expected: The reference.
-        means: See `check_forward`, like all that follow.
-        rough_lse: Whether the offer calls its log-sum-exp rough.
-        optional_lse: Whether the kernel may give no log-sum-exp.
-        counts: Whether exp(lse) must be the number of visible keys if q = 0.
+    See `check_forward`. `counts` says whether exp(lse) must be the number of visible keys if q = 0.
     """
     about = {"rough_lse": rough_lse, "optional_lse": optional_lse}
     found, out, lse = check_forward(kernel, plan, inputs, expected, means, **about)
@@ -204,13 +178,22 @@ def verify_inputs(
     return found + check_backward(kernel, plan, inputs, out, lse, expected, means)
 
 
-def verify_repeats(kernel: Kernel, problem: Problem, offer: Offer | None = None) -> Verification:
-    """Verifies that equal inputs give equal bits, as a deterministic offer promises. Each run has its own memory.
+def _verify_changed(
+    kernel: Kernel,
+    plan: Plan,
+    offer: Offer | None,
+    inputs: Inputs,
+    expected: Reference,
+    change: Change,
+    *,
+    counts: bool = False,
+) -> Verification:
+    means, rough_lse = Means.here(inputs.q, change), offer is not None and offer.rough_lse
+    return verify_inputs(kernel, plan, inputs, expected, means, rough_lse=rough_lse, counts=counts)
 
-    Raises:
-        VerificationError: The plan has another form than the offer.
-        ContractError: The results break the contract.
-    """
+
+def verify_repeats(kernel: Kernel, problem: Problem, offer: Offer | None = None) -> Verification:
+    """Verifies that equal inputs give equal bits, as a deterministic offer promises. Each run has its own memory."""
     original = draw_inputs(problem, seed=0)
     copies = [original.clone() for _ in range(REPEATS)]  # all alive at once, so that each has its own addresses
     first, *others = (run(kernel, _planned(kernel, problem, offer), inputs) for inputs in copies)
@@ -223,23 +206,16 @@ def verify_repeats(kernel: Kernel, problem: Problem, offer: Offer | None = None)
 
 
 def verify_changed(kernel: Kernel, problem: Problem, offer: Offer, calls: int) -> Iterator[Verification]:
-    """Verifies calls with one plan. Before each call the inputs change in the same memory.
+    """Verifies calls with one plan, and yields the findings of each. Inputs change in the same memory before each call.
 
-    Every second call gets buffers, which are the same and poisoned anew. The others get none.
-
-    Args:
-        kernel: The kernel.
-        problem: The problem.
-        offer: The offer that covers the problem.
-        calls: Number of calls. A call is a forward, and in the backward direction its backward too.
-
-    Yields:
-        The findings of each call.
+    Every second call gets buffers, which are the same and poisoned anew. The others get none. A call is a forward, and
+    in the backward direction its backward too.
     """
     plan, change = _planned(kernel, problem, offer), Change.none(problem)
     given = draw_inputs(problem, seed=0)
     inputs, expected = given.clone(), reference(problem, given)
-    buffers = buffers_for(given, problem.direction)
+    like = _like(inputs)
+    buffers = {name: torch.empty_like(like[name]) for side in _sides(problem) for name in NAMES[side]}
     for number in range(calls):
         change = Change.draw(problem, change)
         change.apply(given, inputs)
@@ -254,34 +230,20 @@ def verify_changed(kernel: Kernel, problem: Problem, offer: Offer, calls: int) -
 
 
 def run(kernel: Kernel, plan: Plan, inputs: Inputs, buffers: Results | None = None) -> Results:
-    """Runs a kernel in the plan's direction. The backward gets out and lse of the kernel's own forward.
-
-    Args:
-        kernel: The kernel.
-        plan: Its plan.
-        inputs: The tensors. They are not copied.
-        buffers: Tensors for the results. None lets the kernel allocate them.
+    """Runs a kernel in the plan's direction, on the inputs themselves. The backward gets its own forward's out and lse.
 
     Raises:
         ContractError: The results break the contract.
     """
-    q, k, v, dout = (getattr(inputs, field.name) for field in fields(inputs))
-    given = buffers or {}
-    forward, like = _some(given, "out", "lse"), _like(inputs)
-    tensors = {"q": q, "k": k, "v": v}
-    results = held(Direction.FORWARD, kernel.forward(q, k, v, plan, **forward), tensors, forward, like)
-    if plan.problem.direction == "backward":
-        backward, out, lse = _some(given, "dq", "dk", "dv"), results["out"], results["lse"]
-        grads: Any = kernel.backward(dout, q, k, v, out, lse, plan, **backward)
-        results |= held(Direction.BACKWARD, grads, {"dout": dout, **tensors, **results}, backward, like)
+    q, k, v, dout, like = inputs.q, inputs.k, inputs.v, inputs.dout, _like(inputs)
+    given = {side: {name: buffers[name] for name in NAMES[side]} if buffers else {} for side in _sides(plan.problem)}
+    tensors, buffer = {"q": q, "k": k, "v": v}, given[Direction.FORWARD]
+    results = held(Direction.FORWARD, kernel.forward(q, k, v, plan, **buffer), tensors, buffer, like)
+    if Direction.BACKWARD in given:
+        tensors, buffer = {"dout": dout, **tensors, **results}, given[Direction.BACKWARD]
+        grads: Any = kernel.backward(dout, q, k, v, results["out"], results["lse"], plan, **buffer)
+        results |= held(Direction.BACKWARD, grads, tensors, buffer, like)
     return results
-
-
-def buffers_for(inputs: Inputs, direction: Direction) -> Results:
-    """Buffers for every result, poisoned with NaN."""
-    names = NAMES[Direction.FORWARD] + (NAMES[Direction.BACKWARD] if direction == "backward" else ())
-    like = _like(inputs)
-    return {name: torch.full_like(like[name], torch.nan) for name in names}
 
 
 @lru_cache(maxsize=32)
@@ -289,11 +251,6 @@ def oracle(problem: Problem, seed: int) -> tuple[Inputs, Reference]:
     """The inputs of a seed and their reference. Callers must not write to them."""
     inputs = draw_inputs(problem, seed)
     return inputs, reference(problem, inputs)
-
-
-def _supported(name: str, problem: Problem) -> Kernel:
-    registry().resolve(name, problem).check()
-    return Isolation().kernel(registry(), name, problem.device)
 
 
 def _planned(kernel: Kernel, problem: Problem, offer: Offer | None) -> Plan:
@@ -319,12 +276,13 @@ def _run_as_part(kernel: Kernel, problem: Problem, inputs: Inputs) -> Verificati
     return Verification(tuple(finding.named(f"{finding.tensor} as a part") for finding in found.findings))
 
 
+def _sides(problem: Problem) -> tuple[Direction, ...]:
+    """The calls of a problem: a forward, and in the backward direction its backward too."""
+    return tuple(Direction) if problem.direction == "backward" else (Direction.FORWARD,)
+
+
 def _like(inputs: Inputs) -> Results:
     """For each result a tensor of its shape, dtype and device."""
     tokens, heads, _ = inputs.q.shape
     lse = inputs.q.new_empty((heads, tokens), dtype=lse_dtype(inputs.q))
     return {"out": inputs.q, "lse": lse, "dq": inputs.q, "dk": inputs.k, "dv": inputs.v}
-
-
-def _some(buffers: Results, *names: str) -> Results:
-    return {name: buffers[name] for name in names if name in buffers}

@@ -1,4 +1,4 @@
-"""Checks of a plugin and of its manifests. They call no kernel.
+"""Checks of a plugin and of a kernel's implementation. They call no kernel.
 
 A check returns if all is well, and raises `PluginError` otherwise.
 """
@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 
 from importlib_metadata import packages_distributions
 from packaging.utils import canonicalize_name
@@ -20,12 +19,12 @@ from longca.manifests.packages import alternatives
 from longca.plugins import PluginInfo, Registry
 from longca.processes import how_it_ended
 from longca_bench.conformance.isolation import Isolation
+from longca_bench.measuring.remote_kernel import RemoteKernel
+from longca_bench.measuring.results import methods_of
 
-__all__ = ["KERNEL_CHECKS", "PLUGIN_CHECKS"]
+__all__ = ["admitted", "light_import", "loadable"]
 
 _SECONDS = 120
-_WORDS = 500  # characters of an error that are shown
-
 #: Imports the plugin's module in a fresh interpreter, and prints all loaded modules.
 _LISTING = """
 import importlib, json, sys
@@ -35,7 +34,7 @@ print(json.dumps(sorted(sys.modules)))
 """
 
 
-def admitted(registry: Registry, plugin: PluginInfo) -> None:
+def admitted(plugin: PluginInfo) -> None:
     """LongCA admits the plugin and has no complaint."""
     if plugin.off:
         raise PluginError(f"{plugin.distribution} is switched off: {plugin.off}")
@@ -49,7 +48,6 @@ def admitted(registry: Registry, plugin: PluginInfo) -> None:
 
 def light_import(registry: Registry, plugin: PluginInfo) -> None:
     """A listing of the plugin imports no torch, no implementation, and no package that a manifest requires."""
-    loaded = _import_afresh(plugin.module)
     manifests = [registry.manifest(name) for name in plugin.kernels]
     texts = (text for m in manifests for text in (*m.requires, *(r for o in m.offers for r in o.requires)))
     required = {canonicalize_name(wanted.name) for text in texts for wanted in alternatives(text)}
@@ -59,7 +57,7 @@ def light_import(registry: Registry, plugin: PluginInfo) -> None:
         for name, found in packages_distributions().items()
         if required & {canonicalize_name(owner) for owner in found}
     }
-    if imported := sorted(heavy & loaded):
+    if imported := sorted(heavy & _modules_after_import(plugin.module)):
         raise PluginError(
             f"importing {plugin.module} imports {', '.join(imported)}; every listing imports {plugin.module}. "
             "Move that import into the implementation's module"
@@ -68,32 +66,19 @@ def light_import(registry: Registry, plugin: PluginInfo) -> None:
 
 def loadable(registry: Registry, kernel: str, device: Device, isolation: Isolation = Isolation()) -> None:
     """The implementation can be imported. Its instance has plan, and forward and backward if they are offered."""
-    methods = isolation.methods(registry, kernel, device)
+    loaded = isolation.kernel(registry, kernel, device)
+    methods = loaded.load() if isinstance(loaded, RemoteKernel) else methods_of(loaded)
     directions = {direction for offer in registry.manifests(kernel)[-1].offers for direction in offer.directions}
-    wanted: dict[str, set[str]] = {"plan": set()}
-    if "forward" in directions:
-        wanted["forward"] = {"out", "lse"}
-    if "backward" in directions:
-        wanted["backward"] = {"dq", "dk", "dv"}
-    for method, buffers in wanted.items():
+    wanted = {"plan": set[str](), "forward": {"out", "lse"}, "backward": {"dq", "dk", "dv"}}
+    for method in ("plan", *(name for name in wanted if name in directions)):
         if method not in methods:
             raise PluginError(f"{kernel} has no method {method}; see longca.kernels.base.Kernel")
-        if (absent := sorted(buffers.difference(methods[method]))) and "**" not in methods[method]:
+        if (absent := sorted(wanted[method].difference(methods[method]))) and "**" not in methods[method]:
             raise PluginError(f"{kernel}.{method} does not take {', '.join(absent)}; see longca.kernels.base.Kernel")
 
 
-#: Checks of a plugin, by their names.
-PLUGIN_CHECKS: dict[str, Callable[[Registry, PluginInfo], None]] = {"admitted": admitted, "light_import": light_import}
-#: Checks of one kernel's manifest, by their names.
-KERNEL_CHECKS: dict[str, Callable[[Registry, str, Device, Isolation], None]] = {"loadable": loadable}
-
-
-def _import_afresh(module: str) -> set[str]:
-    """All modules that an import of the module loads.
-
-    Raises:
-        PluginError: The import fails, or does not end.
-    """
+def _modules_after_import(module: str) -> set[str]:
+    """All modules that an import of the module loads in a fresh process, or a PluginError."""
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-P", "-c", _LISTING, module, json.dumps(sys.path)]
     try:
@@ -103,6 +88,6 @@ def _import_afresh(module: str) -> set[str]:
     try:
         return set(json.loads(done.stdout.splitlines()[-1]))
     except (IndexError, ValueError):
-        words = " ".join(done.stderr.splitlines()[-1:])[:_WORDS]
+        words = " ".join(done.stderr.splitlines()[-1:])[:500]
         ended = how_it_ended(done.returncode)
         raise PluginError(f"{module} cannot be imported: its process {ended}. {words}".rstrip()) from None

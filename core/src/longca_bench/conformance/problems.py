@@ -53,13 +53,8 @@ def problems_for(
 ) -> Iterator[Labelled]:
     """Labelled problems for an offer. The offer may not cover all of them.
 
-    Args:
-        offer: The offer.
-        make: Makes each problem.
-        masks: Labelled masks.
-        head_dim: Head dimension, or None for the first of `head_dims`.
-        heads: Pairs of query heads and KV heads. If empty: 3:3, and 8:1 if the offer takes GQA. A mask of two heads
-            gets 4:2.
+    The head dimension is the first of `head_dims` unless one is given. The query and KV heads are 3:3, and 8:1 if the
+    offer takes GQA, unless some are given. A mask of two heads gets 4:2.
     """
     first = head_dims(offer)[0]
     dim = head_dim or first

@@ -21,7 +21,6 @@ from fnmatch import fnmatchcase
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
 
 from packaging.utils import canonicalize_name
 
@@ -33,7 +32,7 @@ from longca.plugins import PluginInfo, Registry, registry
 from longca_bench.conformance.checks import CHECKS
 from longca_bench.conformance.isolation import Isolation
 from longca_bench.conformance.offer_variant import NotApplicableError, offer_variants
-from longca_bench.conformance.plugin_checks import KERNEL_CHECKS, PLUGIN_CHECKS
+from longca_bench.conformance.plugin_checks import admitted, light_import, loadable
 from longca_bench.measuring.options import DEADLINE
 
 __all__ = ["Check", "checks_of", "conformance"]
@@ -41,14 +40,7 @@ __all__ = ["Check", "checks_of", "conformance"]
 
 @dataclass(frozen=True)
 class Check:
-    """One check of one variant, of one kernel or of the plugin.
-
-    Attributes:
-        id: The test id.
-        owner: The kernel, or the distribution for a check of the plugin.
-        name: The check's name.
-        run: The function that makes the check.
-    """
+    """One check of one variant, of one kernel or of the plugin, with its test id and the kernel or distribution."""
 
     id: str
     owner: str
@@ -87,7 +79,10 @@ def conformance(
         UnknownNameError: The plugin or a kernel is unknown.
         RequestError: Neither a distribution nor kernels were given, or an expected failure means no check.
     """
-    pytest = _pytest()
+    try:
+        import pytest
+    except ImportError:
+        raise MissingPackageError("pytest", "longca.testing.conformance", "pip install pytest") from None
     checks = list(checks_of(distribution, kernels, device, Isolation(isolated, timeout)))
     expected = dict(expected_failures or {})
     _refuse_stale(checks, expected)
@@ -99,7 +94,11 @@ def conformance(
         except NotApplicableError as reason:
             pytest.skip(str(reason))
 
-    parameters = [_parameter(check, expected) for check in checks]
+    parameters = []
+    for check in checks:
+        reasons = [reason for (owner, pattern), reason in expected.items() if check.is_meant(owner, pattern)]
+        marks = [pytest.mark.xfail(reason=reason, strict=True) for reason in reasons[:1]]
+        parameters.append(pytest.param(check, id=check.id, marks=marks))
     parametrized: Callable[[Check], None] = pytest.mark.parametrize("check", parameters)(test_conformance)
     return parametrized
 
@@ -110,25 +109,15 @@ def checks_of(
     device: Device | None = None,
     isolation: Isolation = Isolation(),
 ) -> Iterator[Check]:
-    """Every check of a plugin and its kernels, or of some kernels alone.
-
-    Args:
-        distribution: See `conformance`.
-        kernels: See `conformance`.
-        device: See `conformance`.
-        isolation: Where kernels run.
-
-    Raises:
-        UnknownNameError: The plugin or a kernel is unknown.
-        RequestError: Neither a distribution nor kernels were given.
-    """
+    """Every check of a plugin and its kernels, or of some kernels alone. See `conformance`."""
     if distribution is None and kernels is None:
         raise RequestError('conformance needs a distribution, as in conformance("longca-example"), or kernels=[…]')
     everything, where = registry(), device or current_device()
     plugins = _plugins(everything, distribution) if distribution is not None else []
     for plugin in plugins:
-        for name, check in PLUGIN_CHECKS.items():
-            yield Check(f"{plugin.distribution}-{name}", plugin.distribution, name, partial(check, everything, plugin))
+        for check in (partial(admitted, plugin), partial(light_import, everything, plugin)):
+            name = check.func.__name__
+            yield Check(f"{plugin.distribution}-{name}", plugin.distribution, name, check)
     provided = [name for plugin in plugins for name in plugin.kernels]
     for kernel in provided if kernels is None else kernels:
         everything.manifests(kernel)
@@ -138,8 +127,7 @@ def checks_of(
 
 
 def _kernel_checks(registry: Registry, kernel: str, device: Device, isolation: Isolation) -> Iterator[Check]:
-    for name, examine in KERNEL_CHECKS.items():
-        yield Check(f"{kernel}-{name}", kernel, name, partial(examine, registry, kernel, device, isolation))
+    yield Check(f"{kernel}-loadable", kernel, "loadable", partial(loadable, registry, kernel, device, isolation))
     seen: Counter[str] = Counter()
     for offer, some in groupby(offer_variants(registry, kernel, device, isolation), key=attrgetter("offer")):
         seen[offer.form] += 1
@@ -165,18 +153,3 @@ def _refuse_stale(checks: list[Check], expected: Mapping[tuple[str, str], str]) 
             names = sorted({check.name for check in checks if check.owner == owner})
             known = f"checks of {owner}: {', '.join(names)}" if names else f"{owner} is not checked here"
             raise RequestError(f"the expected failure ({owner!r}, {pattern!r}) means no check here; {known}")
-
-
-def _parameter(check: Check, expected: Mapping[tuple[str, str], str]) -> Any:
-    pytest = _pytest()
-    reasons = [reason for (owner, pattern), reason in expected.items() if check.is_meant(owner, pattern)]
-    marks = [pytest.mark.xfail(reason=reason, strict=True) for reason in reasons[:1]]
-    return pytest.param(check, id=check.id, marks=marks)
-
-
-def _pytest() -> Any:
-    try:
-        import pytest
-    except ImportError:
-        raise MissingPackageError("pytest", "longca.testing.conformance", "pip install pytest") from None
-    return pytest

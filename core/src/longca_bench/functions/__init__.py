@@ -2,13 +2,9 @@
 
 | module | |
 |---|---|
-| `user_function` | a function, its name, and the parameters that LongCA fills |
-| `arguments` | the values of these parameters for a mask |
-| `function_kernel` | a function as a kernel, in the shape of its tensors |
-| `function_plugin` | a temporary plugin that provides this kernel |
-| `function_masks` | the masks on which a function is verified |
+| `user_function`, `arguments` | a function, and the values of the parameters that LongCA fills |
+| `function_kernel`, `function_plugin` | a function as a kernel, and a temporary plugin that provides this kernel |
 | `ranks` | the tokens of each rank, cut and gathered |
-| `rotary` | the right results with rotary positions |
-| `mistakes` | the known mistakes, and the masks of a function that makes them |
+| `function_masks` | the masks on which a function is verified, and those of wrong functions |
 | `check` | the verification of a function |
 """

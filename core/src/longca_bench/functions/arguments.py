@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,18 +20,14 @@ from longca.kernels.base import torch_device
 from longca.manifests import Problem
 from longca.masks import Mask, SliceMask
 
-__all__ = ["ARGUMENTS", "Context", "document_bounds", "is_causal", "positions", "values_of"]
+__all__ = ["ARGUMENTS", "Context", "document_bounds", "is_causal", "values_of"]
 
 
 @dataclass(frozen=True)
 class Context:
     """The call that a function's parameters describe.
 
-    Attributes:
-        problem: The problem of one sequence.
-        batch: Number of sequences, or None for packed tensors.
-        queries: The rank's own queries, as positions in the sequence. None for all.
-        group: The process group of the ranks, or None on one device.
+    `batch` is None for packed tensors. `queries` are the positions of a rank's own queries, and None on one device.
     """
 
     problem: Problem
@@ -49,9 +44,9 @@ class Context:
         """Values as a tensor on the problem's device."""
         return torch.as_tensor(np.ascontiguousarray(values), dtype=dtype, device=torch_device(self.problem.device))
 
-    def own(self, values: NDArray[Any]) -> NDArray[Any]:
-        """The entries of the rank's own queries, of an array of all."""
-        return values if self.queries is None else values[self.queries]
+    def bounds(self, *, of_keys: bool) -> NDArray[np.int64]:
+        """The bounds of the documents, or of all keys if these are not the queries."""
+        return np.array([0, self.mask.seqlen_k]) if of_keys and not self.mask.is_square else document_bounds(self.mask)
 
 
 def document_bounds(mask: Mask) -> NDArray[np.int64]:
@@ -60,23 +55,20 @@ def document_bounds(mask: Mask) -> NDArray[np.int64]:
     return np.r_[0, np.cumsum(documents)] if documents is not None else np.array([0, mask.seqlen_q])
 
 
-def positions(mask: Mask) -> NDArray[np.int64]:
-    """The position of each query: in its document if no document sees another one, and else in the sequence."""
-    offset = mask.seqlen_k - mask.seqlen_q
-    tokens, bounds = np.arange(mask.seqlen_q), document_bounds(mask)
-    if offset or not isinstance(mask, SliceMask):
-        return tokens + offset
-    q0, q1, k0, k1 = mask.array[:, :4].T
-    first, last, *others = (np.searchsorted(bounds, edge, "right") for edge in (q0, q1 - 1, k0, k1 - 1))
-    are_separate = all(np.array_equal(first, other) for other in (last, *others))
-    return tokens - bounds[np.searchsorted(bounds, tokens, "right") - 1] if are_separate else tokens
-
-
 def is_causal(mask: Mask) -> bool:
     """Whether no query sees a later key. The last query is aligned with the last key."""
-    if not isinstance(mask, SliceMask):
-        return False
-    return bool((mask.array[:, 5] <= mask.seqlen_k - mask.seqlen_q).all())
+    return isinstance(mask, SliceMask) and bool((mask.array[:, 5] <= mask.seqlen_k - mask.seqlen_q).all())
+
+
+def _positions(mask: Mask) -> NDArray[np.int64]:
+    """The position of each query: in its document if no document sees another one, and else in the sequence."""
+    tokens, bounds = np.arange(mask.seqlen_q), document_bounds(mask)
+    if not (mask.is_square and isinstance(mask, SliceMask)):
+        return tokens + mask.seqlen_k - mask.seqlen_q
+    q0, q1, k0, k1 = mask.array[:, :4].T
+    first, *others = (np.searchsorted(bounds, edge, "right") for edge in (q0, q1 - 1, k0, k1 - 1))
+    are_separate = all(np.array_equal(first, other) for other in others)
+    return tokens - bounds[np.searchsorted(bounds, tokens, "right") - 1] if are_separate else tokens
 
 
 def _attn_mask(call: Context) -> Tensor:
@@ -86,21 +78,17 @@ def _attn_mask(call: Context) -> Tensor:
     return call.tensor(dense if call.queries is None else dense[..., call.queries, :], torch.bool)
 
 
-def _bounds(call: Context, *, of_keys: bool = False) -> NDArray[np.int64]:
-    """The bounds of the documents, or of all keys if these are not the queries."""
-    return np.array([0, call.mask.seqlen_k]) if of_keys and not call.mask.is_square else document_bounds(call.mask)
-
-
 def _cu_seqlens(call: Context, *, of_keys: bool = False) -> Tensor:
-    return call.tensor(_bounds(call, of_keys=of_keys), torch.int32)
+    return call.tensor(call.bounds(of_keys=of_keys), torch.int32)
 
 
 def _longest(call: Context, *, of_keys: bool = False) -> int:
-    return int(np.diff(_bounds(call, of_keys=of_keys)).max(initial=0))
+    return int(np.diff(call.bounds(of_keys=of_keys)).max(initial=0))
 
 
 def _position_ids(call: Context) -> Tensor:
-    found = call.tensor(call.own(positions(call.mask)), torch.int64)
+    every = _positions(call.mask)
+    found = call.tensor(every if call.queries is None else every[call.queries], torch.int64)
     return found if call.batch is None else found.expand(call.batch, -1)
 
 
@@ -115,10 +103,10 @@ ARGUMENTS: dict[str, Callable[[Context], Any]] = {
     "attn_mask": _attn_mask,
     "cu_seqlens": _cu_seqlens,
     "cu_seqlens_q": _cu_seqlens,
-    "cu_seqlens_k": partial(_cu_seqlens, of_keys=True),
+    "cu_seqlens_k": lambda call: _cu_seqlens(call, of_keys=True),
     "max_seqlen": _longest,
     "max_seqlen_q": _longest,
-    "max_seqlen_k": partial(_longest, of_keys=True),
+    "max_seqlen_k": lambda call: _longest(call, of_keys=True),
     "position_ids": _position_ids,
     "is_causal": lambda call: is_causal(call.mask),
     "causal": lambda call: is_causal(call.mask),

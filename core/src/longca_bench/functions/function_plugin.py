@@ -43,11 +43,6 @@ def kernel_of(text: str, shape: str, batch: int = 1) -> FunctionKernel:
 def install(text: str, shape: str, batch: int = 1) -> str:
     """Makes a function a kernel of this process and of the processes that it starts, until it ends.
 
-    Args:
-        text: The module and the function. The working folder is searched first.
-        shape: The shape of its tensors.
-        batch: Sequences of a batch, if the shape has a dim of them.
-
     Returns:
         The kernel's name: that of the function, in lower case, after `my_`.
 

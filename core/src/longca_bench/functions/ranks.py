@@ -13,28 +13,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from longca.errors import LongCAError, RequestError, UnknownNameError
-from longca.manifests import Problem
 from longca.masks import Mask
-from longca.plugins import registry
 
 __all__ = ["Placement", "Ranks", "Tokens", "tokens_of_ranks"]
 
-#: A placement's name, or a function from the mask and the number of ranks to the positions of each rank's tokens.
+#: `contiguous`, `zigzag`, or a function from the mask and the number of ranks to the positions of each rank's tokens.
 Placement = str | Callable[[Mask, int], Sequence[Any]]
 #: The tokens of each rank, in the order of its shard.
 Tokens = tuple[NDArray[np.int64], ...]
-#: Fewest ranks whose halves are groups of several ranks.
-_HALVED = 4
 
 
 @dataclass(frozen=True)
 class Ranks:
     """Ranks that compute one call together.
 
-    Attributes:
-        group: The group that the function gets. This process is in it.
-        every: A group of all ranks on CPUs, in which results are gathered.
-        first: The rank in `every` from which results are gathered: that of the first rank of a group.
+    The function gets `group`, in which this process is. Results are gathered in `every`, a group of all ranks on CPUs,
+    from the ranks of a group that begins with the rank `first`.
     """
 
     group: dist.ProcessGroup
@@ -63,30 +57,24 @@ class Ranks:
         every = dist.get_process_group_ranks(self.every)
         return f"ranks {', '.join(map(str, every[self.first : self.first + self.size]))}"
 
-    def halves(self) -> tuple[Ranks, ...]:
-        """Each half as a group of its own, if there are four ranks or more, and equally many in both halves.
+    def second_half(self) -> Ranks | None:
+        """The second half as a group of its own, or None without two ranks in each half. It is a collective call.
 
-        All ranks call the function in both, and the results of one half are gathered. It is a collective call.
+        Both halves call the function. The first half shows nothing: its ranks have the same numbers in the world.
         """
-        if self.size < _HALVED or self.size % 2:
-            return ()
+        if self.size < 4 or self.size % 2:
+            return None
         half, every = self.size // 2, dist.get_process_group_ranks(self.every)
         first = self.every.rank() // half * half
-        group = _new_group(every[first : first + half])
-        return Ranks(group, self.every), Ranks(group, self.every, half)
+        return Ranks(_new_group(every[first : first + half]), self.every, half)
 
     def gather(self, own: Tensor, tokens: Tokens) -> Tensor:
-        """The results of the ranks in the order of tokens, on every rank.
-
-        Args:
-            own: This rank's results: [tokens of the rank, heads, head dim].
-            tokens: The tokens of each rank.
-        """
+        """The results [tokens of the rank, heads, head dim] of the ranks in the order of tokens, on every rank."""
         rows = []
-        for rank, held in enumerate(tokens):
-            is_own = self.every.rank() == self.first + rank
+        for rank, held in enumerate(tokens, start=self.first):
+            is_own = self.every.rank() == rank
             there = own.cpu().contiguous() if is_own else own.new_empty((len(held), *own.shape[1:]), device="cpu")
-            dist.broadcast(there, group=self.every, group_src=self.first + rank)
+            dist.broadcast(there, group=self.every, group_src=rank)
             rows.append(there)
         return torch.cat(rows)[torch.from_numpy(np.argsort(np.concatenate(tokens)))].to(own.device)
 
@@ -97,20 +85,13 @@ def _new_group(ranks: list[int], backend: str | None = None) -> dist.ProcessGrou
     return found
 
 
-def tokens_of_ranks(placement: Placement, problem: Problem, size: int) -> Tokens:
-    """The tokens that each rank holds, in the order of its shard.
-
-    Args:
-        placement: `contiguous` or `zigzag`, another placement of an installed strategy, or a function of the mask and
-            the number of ranks.
-        problem: The problem of all ranks together.
-        size: Number of ranks.
+def tokens_of_ranks(placement: Placement, mask: Mask, size: int) -> Tokens:
+    """The tokens that each rank holds.
 
     Raises:
-        UnknownNameError: No installed strategy has this placement.
+        UnknownNameError: There is no such placement.
         RequestError: The function raises, or returns something other than every token once.
     """
-    mask = problem.concrete_mask
     tokens = np.arange(mask.seqlen_q)
     if callable(placement):
         return _placed(placement, mask, size)
@@ -119,13 +100,7 @@ def tokens_of_ranks(placement: Placement, problem: Problem, size: int) -> Tokens
     if placement == "zigzag":
         parts = np.array_split(tokens, 2 * size)
         return tuple(np.concatenate([parts[rank], parts[-1 - rank]]) for rank in range(size))
-    known = {"contiguous", "zigzag"}
-    for name, manifest in registry().strategies.items():
-        known |= set(manifest.placements)
-        if placement in manifest.placements and len(manifest.axes) == 1:
-            layout = registry().layout(name, problem, {manifest.axes[0]: size}, placement)
-            return tuple(np.concatenate([tokens[:0], *(tokens[a:b] for a, b in shard)]) for shard in layout.shards)
-    raise UnknownNameError("placement", placement, known)
+    raise UnknownNameError("placement", placement, ("contiguous", "zigzag"))
 
 
 def _placed(placement: Callable[[Mask, int], Sequence[Any]], mask: Mask, size: int) -> Tokens:

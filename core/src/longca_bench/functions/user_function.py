@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from functools import partial, partialmethod
 from typing import Any
 
 from longca.errors import RequestError, UnknownNameError
@@ -20,14 +19,7 @@ __all__ = ["UserFunction", "load", "names_of"]
 
 @dataclass(frozen=True)
 class UserFunction:
-    """A function of q, k and v.
-
-    Attributes:
-        name: Its name in messages.
-        call: The function.
-        parameters: The parameters after q, k and v that LongCA fills, by name. A parameter that functools.partial
-            binds is not among them.
-    """
+    """A function of q, k and v, with its name in messages and the further parameters that LongCA fills."""
 
     name: str
     call: Callable[..., Any]
@@ -35,11 +27,7 @@ class UserFunction:
 
     @classmethod
     def of(cls, function: Any, name: str | None = None) -> UserFunction:
-        """Reads a function's parameters.
-
-        Args:
-            function: The function. Its first three parameters are q, k and v.
-            name: Its name in messages. None for its own.
+        """Reads a function's parameters. One that functools.partial binds keeps its value.
 
         Raises:
             RequestError: It cannot be called with q, k and v, or it needs a parameter that LongCA does not know.
@@ -67,22 +55,8 @@ class UserFunction:
                 f"{name} needs {', '.join(unknown)}, which LongCA does not give. Known parameters are "
                 f"{', '.join(ARGUMENTS)}. Give the others defaults, or wrap the function"
             )
-        bound = _bound(own)
+        bound = getattr(own, "keywords", {})  # of functools.partial
         return cls(name, function, tuple(p.name for p in named if p.name in ARGUMENTS and p.name not in bound))
-
-
-def _bound(function: Any) -> set[str]:
-    """The parameters that functools.partial binds by name, in a function and in those that it wraps."""
-    names: set[str] = set()
-    while function is not None:
-        method = getattr(function, "_partialmethod", None) or getattr(function, "__partialmethod__", None)
-        function = method if isinstance(method, partialmethod) else function
-        if isinstance(function, (partial, partialmethod)):
-            names |= function.keywords.keys()
-            function = function.func
-        else:
-            function = getattr(function, "__wrapped__", None)
-    return names
 
 
 def names_of(text: str) -> tuple[str, str]:

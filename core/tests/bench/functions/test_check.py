@@ -10,7 +10,7 @@ import longca
 from longca import masks
 from longca.errors import RequestError, UnknownNameError, VerificationError
 from longca.masks import Slice, SliceMask
-from longca.testing import Mistake, check, verify
+from longca.testing import check, verify
 from longca_bench.functions.function_kernel import FunctionKernel, Shape
 from longca_bench.functions.user_function import UserFunction, load
 
@@ -21,54 +21,41 @@ CAUSAL = masks.build("causal", 96)
 DOCUMENTS = masks.build("causal_document", 96, documents=(30, 1, 65))
 WINDOW = masks.build("causal_sliding_window", 96, window=20)
 BLIND = SliceMask([Slice(0, 60, 0, 90)], 96, 96)
-#: A wrong function, the mask that shows its mistake, the mistake, and a part of the details.
+JOINED, WINDOWS, DIAGONAL = "Documents are not separated", "The window is wrong", "The causal diagonal is wrong"
+STRIDES, RANGE, KEPT = "Strided tensors are misread", "Large scores overflow", "The mask of an earlier call is kept"
+UNKNOWN = "No known mistake explains it"
+#: A wrong function, the mask that shows its mistake, and the beginning of the sentence with a part of the details.
 WRONG = {
-    "joins_documents": (DOCUMENTS, Mistake.DOCUMENTS, ""),
-    "widens_window": (WINDOW, Mistake.WINDOW, "one token too many"),
-    "ignores_window": (WINDOW, Mistake.WINDOW, "there is none"),
-    "aligns_top_left": (masks.build("causal", 60, seqlen_k=96), Mistake.CAUSAL, "starts in the top left corner"),
-    "hides_own_key": (CAUSAL, Mistake.CAUSAL, "a query does not see its own key"),
-    "ignores_mask": (CAUSAL, Mistake.CAUSAL, "a query sees all keys"),
-    "misreads_strides": (DOCUMENTS, Mistake.STRIDES, ""),
-    "views_heads": (DOCUMENTS, Mistake.STRIDES, "Call .contiguous() or .reshape()"),
-    "sums_without_maximum": (DOCUMENTS, Mistake.RANGE, ""),
-    "merges_without_maximum": (masks.build("full", 96), Mistake.RANGE, ""),
-    "overflows_float16": (DOCUMENTS, Mistake.RANGE, ""),
-    "keeps_mask": ("causal_document", Mistake.KEPT_MASK, ""),
+    "joins_documents": (DOCUMENTS, JOINED, ""),
+    "widens_window": (WINDOW, WINDOWS, "one token too many"),
+    "ignores_window": (WINDOW, WINDOWS, "there is none"),
+    "aligns_top_left": (masks.build("causal", 60, seqlen_k=96), DIAGONAL, "starts in the top left corner"),
+    "hides_own_key": (CAUSAL, DIAGONAL, "a query does not see its own key"),
+    "ignores_mask": (CAUSAL, DIAGONAL, "a query sees all keys"),
+    "misreads_strides": (DOCUMENTS, STRIDES, ""),
+    "views_heads": (DOCUMENTS, STRIDES, "reshape"),
+    "sums_without_maximum": (DOCUMENTS, RANGE, ""),
+    "merges_without_maximum": (masks.build("full", 96), RANGE, ""),
+    "keeps_mask": ("causal_document", KEPT, ""),
+    "scales_by_width": (DOCUMENTS, UNKNOWN, "Worst row: out: "),
+    "mixes_heads": (DOCUMENTS, UNKNOWN, "Worst row: out: "),
+    "leaves_nan": (BLIND, UNKNOWN, "Worst row: out: "),
+    "averages_nothing": (BLIND, UNKNOWN, "Worst row: out: "),
+    "computes_in_half": (DOCUMENTS, UNKNOWN, "Worst row: out: "),
+    "halves_dv": (DOCUMENTS, UNKNOWN, "Worst row: dv: "),
+    "repeats_its_lse": (DOCUMENTS, UNKNOWN, "Worst row: lse: "),
 }
-#: A wrong function whose mistake has no name, the mask that shows it, and its worst row.
-UNKNOWN = {
-    "scales_by_width": (DOCUMENTS, "out"),
-    "mixes_heads": (DOCUMENTS, "out"),
-    "leaves_nan": (BLIND, "out"),
-    "averages_nothing": (BLIND, "out"),
-    "computes_in_half": (DOCUMENTS, "out"),
-    "halves_dv": (DOCUMENTS, "dv"),
-    "repeats_its_lse": (DOCUMENTS, "lse"),
-}
-
-
-def named_in(error):
-    return [mistake for mistake in Mistake if mistake.says in str(error.value)]
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_mistake_is_named(name):
+def test_a_wrong_function_is_named_with_its_mistake_or_its_worst_row(name):
     mask, mistake, detail = WRONG[name]
-    with pytest.raises(VerificationError, match=rf"^{name} is wrong on ") as wrong:
+    with pytest.raises(VerificationError, match=rf"^{name} is wrong on \d+ of \d+ masks: {mistake}") as wrong:
         check(getattr(wrong_functions, name), mask)
-    assert named_in(wrong) == [mistake]
     assert detail in str(wrong.value)
-
-
-@pytest.mark.parametrize("name", UNKNOWN)
-def test_a_wrong_function_fails_with_its_worst_row(name):
-    mask, tensor = UNKNOWN[name]
-    with pytest.raises(VerificationError, match=rf"No known mistake explains it.*Worst row: {tensor}: ") as wrong:
-        check(getattr(wrong_functions, name), mask)
-    assert named_in(wrong) == []
-    if tensor == "dv":
-        assert check(getattr(wrong_functions, name), mask, direction="forward").passed
+    assert str(wrong.value).count("Shown by") == 1
+    if name == "halves_dv":
+        assert check(wrong_functions.halves_dv, mask, direction="forward").passed
 
 
 def test_sequences_of_a_batch_are_separate():
@@ -97,22 +84,13 @@ def test_a_right_function_passes_on_all_masks():
     assert {"causal 203 × 77 (empty rows)", "rows that see nothing", "one token", "prefix_lm_document"} <= labels
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_rotary_positions_are_part_of_the_right_results(dtype):
-    turns = wrong_functions.turns
-    assert check(turns, "causal_document", rotary=10000.0, head_dim=16, dtype=dtype).passed
-    for function, rotary in ((turns, None), (right, 10000.0), (wrong_functions.turns_neighbours, 10000.0)):
-        with pytest.raises(VerificationError, match="Worst row: out"):
-            check(function, DOCUMENTS, rotary=rotary, dtype=dtype, direction="forward")
-
-
 def test_a_mask_is_given_as_longca_has_it():
     def ours(q, k, v, mask, *, softmax_scale, unknown=3):
         return longca.attention(q, k, v, mask, kernel="naive", softmax_scale=softmax_scale)
 
     found = check(ours, "causal_document", softmax_scale=0.3)
     assert [each.label for each in found.masks][:3] == [
-        "causal_document", "causal_document of 129", "causal_document of 257",
+        "causal_document", "causal_document of 129", "causal_document of 293",
     ]  # fmt: skip
 
 
@@ -154,14 +132,6 @@ def test_a_call_that_gives_no_result_is_explained(name, said):
         check(getattr(wrong_functions, name), DOCUMENTS)
 
 
-def test_heads_and_tokens_that_change_places_are_named():
-    def swaps(q, k, v, attn_mask):
-        return wrong_functions.sdpa(q, k, v, attn_mask).transpose(1, 2)
-
-    with pytest.raises(VerificationError, match="whose heads and tokens have changed places"):
-        check(swaps, DOCUMENTS, shape="bhsd")
-
-
 @pytest.mark.parametrize(
     ("text", "kind", "said"),
     [
@@ -184,7 +154,6 @@ def test_what_cannot_be_called_is_refused(text, kind, said):
     ("options", "kind", "said"),
     [
         ({"shape": "sbhd"}, RequestError, "the shape is 'sbhd'; give thd, bhsd, bshd"),
-        ({"rotary": 10000.0, "head_dim": 15}, RequestError, "and an even head dim"),
         ({"mask": "casual"}, UnknownNameError, "Did you mean causal"),
         ({"placement": "zigzag"}, RequestError, "without a process group; start with torchrun"),
     ],
@@ -218,16 +187,6 @@ class Module(torch.nn.Module):
         return right(q, k, v, attn_mask, scale)
 
 
-class Bound(Module):
-    def __init__(self):
-        super().__init__()
-        self.forward = functools.partial(self.forward, scale=1.0)
-
-
-def wraps(function):
-    return functools.wraps(function)(lambda *tensors, **given: function(*tensors, **given))
-
-
 UNSCALED = functools.partial(right, scale=1.0)
 
 
@@ -235,13 +194,9 @@ UNSCALED = functools.partial(right, scale=1.0)
     ("function", "parameters"),
     [
         (UNSCALED, ("attn_mask",)),
-        (functools.partial(wraps(UNSCALED)), ("attn_mask",)),
-        (wrong_functions.Attention().unscaled, ("attn_mask",)),
         (functools.partial(wrong_functions.factor_first, 1.0), ("attn_mask", "scale")),
-        (Bound(), ("attn_mask",)),
         (Module(), ("attn_mask", "scale")),
         (torch.compile(Module(), backend="eager"), ("attn_mask", "scale")),
-        (Module().forward, ("attn_mask", "scale")),
     ],
 )
 def test_bound_parameters_keep_their_values(function, parameters):

@@ -1,6 +1,5 @@
 """Attention functions that are wrong in one respect each, and one that is right. They take packed tensors."""
 
-import functools
 import os
 
 import torch
@@ -154,26 +153,6 @@ def keeps_mask(q, k, v, attn_mask, scale):
     return right(q, k, v, KEPT.setdefault(len(q), attn_mask), scale)
 
 
-def turned(x, at):
-    """Rotary positions as in Llama: the halves of a vector are pairs."""
-    half = x.shape[-1] // 2
-    angles = at[:, None, None] * 10000.0 ** -(torch.arange(half) / half)
-    first, second = x[..., :half], x[..., half:]
-    cos, sin = angles.cos(), angles.sin()
-    return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1).to(x.dtype)
-
-
-def turns(q, k, v, attn_mask, scale, position_ids):
-    return right(turned(q, position_ids), turned(k, position_ids), v, attn_mask, scale)
-
-
-def turns_neighbours(q, k, v, attn_mask, scale, position_ids):
-    def apart(x):  # the even elements first
-        return turned(x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2), position_ids)
-
-    return right(apart(q), apart(k), v, attn_mask, scale)
-
-
 class _Gathered(torch.autograd.Function):
     """The shards of all ranks, one after another. The backward sums the ranks' gradients."""
 
@@ -219,10 +198,6 @@ def shares_striped(q, k, v, attn_mask, scale, group):
     ranks = dist.get_world_size(group)
     tokens = torch.cat([torch.arange(rank, ranks * len(q), ranks) for rank in range(ranks)])
     return shares(q, k, v, attn_mask, scale, group, tokens)
-
-
-def shares_turned(q, k, v, attn_mask, scale, group, position_ids):
-    return shares(turned(q, position_ids), turned(k, position_ids), v, attn_mask, scale, group)
 
 
 class _SummedTwice(_Gathered):
@@ -336,8 +311,6 @@ class Attention:
 
     def attend(self, q, k, v, attn_mask, scale):
         return right(q, k, v, attn_mask, scale)
-
-    unscaled = functools.partialmethod(attend, scale=1.0)
 
 
 NUMBER = 3
