@@ -1,13 +1,13 @@
 """The checks of an offer, each with a name of its own.
 
-A check takes an `OfferVariant`. It returns if the kernel is right, and raises `VerificationError` or `ContractError` if
-the kernel is wrong. `NotApplicableError` means that there is nothing to check. A kernel that raises, crashes, hangs or
-runs out of memory in its worker is a `CaseEndError`. In this process its own exceptions pass through.
+A check gives the problems on which a variant of an offer is verified, each with its label and the way to verify it. It
+raises `NotApplicableError` if there is nothing to check. `hold` is the loop of the pytest tests over one check, and
+`longca_bench.conformance.offers` that of `longca verify` over some of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -16,98 +16,113 @@ from longca.errors import VerificationError
 from longca.kernels.base import Kernel
 from longca.manifests import Direction, Offer, Problem
 from longca.manifests.pairs import halves, join, split
+from longca.manifests.verdict import paragraph
 from longca_bench.conformance.masks import has_empty_rows, sparse_rows, uneven
 from longca_bench.conformance.offer_variant import PARTNER, NotApplicableError, OfferVariant
-from longca_bench.conformance.oracle import oracle, run, verify_changed, verify_outliers, verify_problem, verify_repeats
+from longca_bench.conformance.oracle import (
+    REPEATS,
+    verify_calls,
+    verify_outliers,
+    verify_problem,
+    verify_repeats,
+    verify_results,
+    verify_reused,
+)
 from longca_bench.conformance.problems import OUTLIERS_EACH, Labelled, few, smallest_first
 from longca_bench.measuring.status import CaseEndError
 from longca_bench.verification.findings import Verification
+from longca_bench.verification.inputs import Inputs
 
-__all__ = ["CHECKS", "RUNS"]
+__all__ = ["CHECKS", "Asked", "deterministic", "each", "hold", "outliers"]
 
-RUNS = 24  # finds a kernel that is wrong in one run of ten with a probability above 90 %
 _SHORT = 2048  # tokens of all masks that are not long on purpose
 
+#: The label of a problem, the problem, and how a kernel is verified on it.
+Asked = tuple[str, Problem, Callable[[Kernel, Problem, Offer | None], Verification]]
 
-def right(variant: OfferVariant) -> None:
+
+def each(problems: Iterable[Labelled]) -> list[Asked]:
+    """Problems that are verified as they are, the smallest first."""
+    return [(label, problem, verify_problem) for label, problem in smallest_first(problems)]
+
+
+def right(variant: OfferVariant) -> list[Asked]:
     """The results are right on the problems of `longca verify`: 8:1, 3:3 and 4:2 heads, counts, composition."""
-    _verify_all(variant, [(label, p) for label, p in variant.problems() if not has_empty_rows(p.concrete_mask)])
+    return each((label, problem) for label, problem in variant.problems() if not has_empty_rows(problem.concrete_mask))
 
 
-def outliers(variant: OfferVariant) -> None:
+def outliers(variant: OfferVariant) -> list[Asked]:
     """The results are right if scores are beyond the range of exp, and a few keys are outliers."""
-    _verify_all(variant, variant.problems()[::OUTLIERS_EACH], verify_outliers)
+    some = smallest_first(variant.problems()[::OUTLIERS_EACH])
+    return [(f"{label}, outliers", problem, verify_outliers) for label, problem in some]
 
 
-def uneven_lengths(variant: OfferVariant) -> None:
+def uneven_lengths(variant: OfferVariant) -> list[Asked]:
     """The results are right if the last tile has a single token, or 37."""
-    _verify_all(variant, variant.problems(uneven()))
+    return each(variant.problems(uneven()))
 
 
-def empty_rows(variant: OfferVariant) -> None:
+def empty_rows(variant: OfferVariant) -> list[Asked]:
     """The results are right if queries see no key: out is 0 and lse is −∞."""
-    _verify_all(variant, variant.problems(sparse_rows()))
+    return each(variant.problems(sparse_rows()))
 
 
-def strided_inputs(variant: OfferVariant) -> None:
+def strided_inputs(variant: OfferVariant) -> list[Asked]:
     """The results are right if q, k and v are slices of larger tensors, as after a fused projection."""
-    problems = [problem for _, problem in variant.problems()]
-    short = [problem for problem in problems if _is_short(problem)] or problems[:1]
-    problem = max(short, key=lambda p: len(p.concrete_mask.head(0).array))  # of several documents, if there is one
-    original, expected = oracle(problem, 0)
-    wider = original.q.new_full((original.q.shape[0], problem.heads_q + 1, problem.head_dim), torch.nan)
-    q = wider[:, :-1].copy_(original.q)
-    k, v = torch.cat([original.k, original.v], 1).split(problem.num_heads_kv, 1)
-    inputs = replace(original.clone(), q=q, k=k, v=v)
-    results = run(variant.kernel, variant.kernel.plan(problem), inputs)
-    variant.hold(results, expected, f"{problem.concrete_mask.label}, of slices of larger tensors")
+    problems = variant.problems()
+    short = [(label, problem) for label, problem in problems if max(_lengths(problem)) <= _SHORT] or problems[:1]
+    # of several documents, if there is one
+    label, problem = max(short, key=lambda each: len(each[1].concrete_mask.head(0).array))
+    return [(f"{label}, of slices of larger tensors", problem, _verify_strided)]
 
 
-def repeated(variant: OfferVariant) -> None:
+def repeated(variant: OfferVariant) -> list[Asked]:
     """The results are right in each of many calls with one plan, on inputs that change in the same memory.
 
     Every second call gets the same buffers, and the others get none. A race shows in some calls, and a cache in most.
     """
-    calls = verify_changed(variant.kernel, variant.problem, variant.offer, RUNS)
-    for number, found in enumerate(calls, start=1):
-        if not found.passed:
-            failures = "; ".join(map(str, found.failures))
-            raise VerificationError(f"{variant.name}, call {number} of {RUNS}: {failures}")
+    label, problem = variant.problems()[0]
+    return [(label, problem, verify_calls)]
 
 
-def deterministic(variant: OfferVariant) -> None:
-    """Equal inputs give equal bits wherever they lie in memory, if the offer promises it and the problem asks it."""
+def deterministic(variant: OfferVariant) -> list[Asked]:
+    """Equal inputs give equal bits wherever they lie in memory, if the offer promises it and the problem asks it.
+
+    Both halves of a pair must promise it. An offer that promises it and refuses such a problem is wrong.
+    """
     if not variant.offer.deterministic:
         raise NotApplicableError("the offer does not say that it is deterministic")
-    found = verify_repeats(variant.kernel, replace(variant.problem, deterministic=True), variant.offer)
-    if differing := [finding.tensor.partition(" ")[0] for finding in found.failures]:
-        raise VerificationError(
-            f"{variant.name} says it is deterministic, but equal inputs gave other bits of {', '.join(differing)}"
-        )
+    asked = [(label, replace(problem, deterministic=True)) for label, problem in variant.problems()]
+    resolve = variant.registry.resolve
+    if split(variant.name):
+        asked = [(label, problem) for label, problem in asked if resolve(variant.name, problem).valid]
+    if not asked:
+        raise NotApplicableError("a half of the pair does not say that it is deterministic")
+    label, largest = max(asked, key=lambda each: each[1].area)
+    if reasons := resolve(variant.name, largest).reasons:
+        raise VerificationError(f"{label}: the offer promises equal bits, but: {paragraph(reasons)}")
+    return [(f"{label}, {REPEATS} runs", largest, verify_repeats)]
 
 
-def reused_plan(variant: OfferVariant) -> None:
+def reused_plan(variant: OfferVariant) -> list[Asked]:
     """A plan has its offer's form. It serves many calls, even if other plans are made and run between them."""
-    kernel, problems = variant.kernel, [problem for _, problem in variant.problems()]
-    plan = kernel.plan(problems[0])
-    if plan.form is not variant.offer.form:
-        raise VerificationError(f"{variant.name}: the plan's form is {plan.form}, the offer's {variant.offer.form}")
-    if plan.problem != problems[0]:
-        raise VerificationError(f"{variant.name}: the plan's problem is not the one that was planned for")
-    for seed, between in enumerate((problems[0], problems[-1], problems[0])):
-        run(kernel, plan if between is problems[0] else kernel.plan(between), oracle(between, seed)[0].clone())
-        inputs, expected = oracle(problems[0], seed)
-        variant.hold(run(kernel, plan, inputs.clone()), expected, f"call {2 * seed + 2} with one plan")
+    problems = variant.problems()
+    (label, problem), (_, last) = problems[0], problems[-1]
+    return [(label, problem, lambda kernel, first, offer: verify_reused(kernel, first, last, offer))]
 
 
-def paired(variant: OfferVariant) -> None:
+def paired(variant: OfferVariant) -> list[Asked]:
     """The kernel is right as a half of a pair with `naive`: its forward, or its backward with external out and lse."""
     pair, problems = _partnered(variant)
-    _verify_all(pair, few(problems), has_offer=variant.direction == "backward")
+
+    def verify(_: Kernel, problem: Problem, offer: Offer | None) -> Verification:
+        return verify_problem(pair.kernel, problem, offer if variant.direction == "backward" else None)
+
+    return [(f"{pair.name}, {label}", problem, verify) for label, problem in smallest_first(few(problems))]
 
 
 #: Every check by its name in test ids.
-CHECKS: dict[str, Callable[[OfferVariant], None]] = {
+CHECKS: dict[str, Callable[[OfferVariant], list[Asked]]] = {
     check.__name__: check
     for check in (
         right,
@@ -121,6 +136,25 @@ CHECKS: dict[str, Callable[[OfferVariant], None]] = {
         paired,
     )
 }
+
+
+def hold(check: Callable[[OfferVariant], Sequence[Asked]], variant: OfferVariant) -> None:
+    """Makes one check of an offer, until the first problem on which it is wrong.
+
+    Raises:
+        VerificationError: The kernel is wrong, or raises in this process.
+        CaseEndError: The kernel raises, crashes, hangs or runs out of memory in its worker.
+        NotApplicableError: There is nothing to check.
+    """
+    for label, problem, verify in check(variant):
+        try:
+            found = verify(variant.kernel, problem, variant.offer)
+        except CaseEndError as end:
+            raise CaseEndError(end.status, f"{variant.name}, {label}: {end}") from None
+        except Exception as error:
+            raise VerificationError(f"{variant.name}, {label}: {type(error).__name__}: {error}") from error
+        if not found.passed:
+            raise VerificationError(f"{variant.name}, {label}: {'; '.join(map(str, found.failures))}")
 
 
 def _partnered(variant: OfferVariant) -> tuple[OfferVariant, list[Labelled]]:
@@ -142,24 +176,14 @@ def _partnered(variant: OfferVariant) -> tuple[OfferVariant, list[Labelled]]:
     return replace(variant, name=join(variant.name, PARTNER)), found
 
 
-def _verify_all(
-    variant: OfferVariant,
-    problems: Iterable[tuple[str, Problem]],
-    verify: Callable[[Kernel, Problem, Offer | None], Verification] = verify_problem,
-    *,
-    has_offer: bool = True,
-) -> None:
-    """Verifies problems, the smallest first, and the promises of the variant's offer if it covers the whole problem."""
-    for label, problem in smallest_first(problems):
-        try:
-            found = verify(variant.kernel, problem, variant.offer if has_offer else None)
-        except CaseEndError as end:
-            raise CaseEndError(end.status, f"{variant.name}, {label}: {end}") from None
-        except Exception as error:
-            raise VerificationError(f"{variant.name}, {label}: {type(error).__name__}: {error}") from error
-        if not found.passed:
-            raise VerificationError(f"{variant.name}, {label}: {'; '.join(map(str, found.failures))}")
+def _verify_strided(kernel: Kernel, problem: Problem, offer: Offer | None) -> Verification:
+    def sliced(x: Inputs) -> Inputs:
+        wider = x.q.new_full((x.q.shape[0], problem.heads_q + 1, problem.head_dim), torch.nan)
+        k, v = torch.cat([x.k, x.v], 1).split(problem.num_heads_kv, 1)
+        return replace(x, q=wider[:, :-1].copy_(x.q), k=k, v=v)
+
+    return verify_results(kernel, kernel.plan(problem), 0, offer, sliced)
 
 
-def _is_short(problem: Problem) -> bool:
-    return max(problem.concrete_mask.seqlen_q, problem.concrete_mask.seqlen_k) <= _SHORT
+def _lengths(problem: Problem) -> tuple[int, int]:
+    return problem.concrete_mask.seqlen_q, problem.concrete_mask.seqlen_k

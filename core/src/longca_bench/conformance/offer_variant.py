@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from longca.errors import LongCAError, VerificationError
+from longca.errors import LongCAError
 from longca.kernels.base import Kernel
 from longca.manifests import Device, Offer, Problem, Reason
 from longca.manifests.offers import DType
@@ -19,10 +19,7 @@ from longca.manifests.problem import Direction
 from longca.masks import Mask
 from longca.plugins import Registry
 from longca_bench.conformance.isolation import Isolation
-from longca_bench.conformance.oracle import Results
 from longca_bench.conformance.problems import Labelled, few, long_problems, problems_for, small_problems
-from longca_bench.verification.findings import check_values
-from longca_bench.verification.reference import Reference
 
 __all__ = ["OVERTAKEN", "PARTNER", "NotApplicableError", "OfferVariant", "offer_variants"]
 
@@ -75,29 +72,23 @@ class OfferVariant:
         Raises:
             NotApplicableError: The offer covers none of the problems on this device.
         """
-        if masks is not None:
-            found, refusal = self._covered(problems_for(self.offer, self._make, masks))
-        else:
-            found, refusal = [], ""
-            for asked in small_problems(self.offer, self._make):
-                of_dim, reason = self._covered(asked)
-                refusal = refusal or reason
-                found += few(of_dim) if found else of_dim
-            if self.device.kind == "cuda":
-                found += self._covered(long_problems(self.offer, self._make))[0]
+        found, refusal = self._own if masks is None else self._covered(problems_for(self.offer, self._make, masks))
         if not found:
             raise NotApplicableError(refusal)
         return found
 
     @cached_property
-    def problem(self) -> Problem:
-        """The problem for checks that work with any mask."""
-        return self.problems()[0][1]
-
-    def hold(self, results: Results, expected: Reference, where: str) -> None:
-        """Compares results with a reference. A tensor beyond its limit is a `VerificationError`."""
-        if failures := check_values(results, expected, rough_lse=self.offer.rough_lse).failures:
-            raise VerificationError(f"{self.name}, {where}: {'; '.join(map(str, failures))}")
+    def _own(self) -> tuple[list[Labelled], str]:
+        """The problems of `longca verify`. If there are none, also the reason."""
+        found: list[Labelled] = []
+        refusal = ""
+        for asked in small_problems(self.offer, self._make):
+            of_dim, reason = self._covered(asked)
+            refusal = refusal or reason
+            found += few(of_dim) if found else of_dim
+        if self.device.kind == "cuda":
+            found += self._covered(long_problems(self.offer, self._make))[0]
+        return found, refusal
 
     def _make(self, mask: Mask, heads: tuple[int, int], head_dim: int) -> Problem:
         return Problem(

@@ -9,28 +9,25 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from longca.errors import VerificationError
-from longca.kernels.base import Kernel
-from longca.manifests import Device, Offer, Problem
+from longca.manifests import Device, Offer
 from longca.manifests.offers import DType
-from longca.manifests.pairs import split
 from longca.manifests.problem import Direction
-from longca.manifests.verdict import paragraph
 from longca.manifests.verified import standing
 from longca.plugins import Registry, registry
 from longca.processes import end_with_parent
+from longca_bench.conformance.checks import deterministic, each, outliers
 from longca_bench.conformance.isolation import Isolation
 from longca_bench.conformance.offer_variant import NotApplicableError, OfferVariant, offer_variants
-from longca_bench.conformance.oracle import REPEATS, verify_changed, verify_outliers, verify_problem, verify_repeats
-from longca_bench.conformance.problems import OUTLIERS_EACH, Labelled, smallest_first
+from longca_bench.conformance.oracle import verify_changed, verify_problem
 from longca_bench.measuring.memory import is_exhausted
 from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.results import ContractError
@@ -38,8 +35,6 @@ from longca_bench.measuring.status import CaseEndError, Status, failure
 from longca_bench.verification.findings import Finding, Verification
 
 __all__ = ["OfferCheck", "verify_kernels", "verify_variant"]
-
-_Verify = Callable[[Kernel, Problem, Offer], Verification]
 
 
 @dataclass
@@ -119,25 +114,22 @@ def verify_variant(variant: OfferVariant, repeat: int = 0) -> OfferCheck:
     """
     check, start = OfferCheck(variant.name, variant.offer, variant.direction, variant.dtype), time.monotonic()
     try:
-        _verify_all(variant, variant.problems(), check, repeat)
+        _verify_all(variant, check, repeat)
     except NotApplicableError as reason:
         check.skipped = str(reason)
     check.seconds = time.monotonic() - start
     return check
 
 
-def _verify_all(variant: OfferVariant, problems: Sequence[Labelled], check: OfferCheck, repeat: int) -> None:
+def _verify_all(variant: OfferVariant, check: OfferCheck, repeat: int) -> None:
     """Verifies the problems of an offer, until an event ends its check."""
-    asked: list[tuple[str, Problem, _Verify]]
-    asked = [(label, problem, verify_problem) for label, problem in smallest_first(problems)]
-    outliers = smallest_first(problems[::OUTLIERS_EACH])
-    asked += [(f"{label}, outliers", problem, verify_outliers) for label, problem in outliers]
-    if promised := _promised(variant, problems):
-        label, largest = max(promised, key=lambda labelled: labelled[1].area)
-        asked.append((f"{label}, {REPEATS} runs", largest, verify_repeats))
-        if reasons := variant.registry.resolve(variant.name, largest).reasons:
-            check.ended = Status.WRONG
-            check.error = f"{label}: the offer promises equal bits, but: {paragraph(reasons)}"
+    asked = [*each(variant.problems()), *outliers(variant)]
+    try:
+        asked += deterministic(variant)
+    except NotApplicableError:
+        pass
+    except VerificationError as error:
+        check.ended, check.error = Status.WRONG, str(error)
     kernel = None
     for label, problem, verify in asked:
         try:
@@ -154,16 +146,6 @@ def _verify_all(variant: OfferVariant, problems: Sequence[Labelled], check: Offe
             if isinstance(kernel, RemoteKernel):
                 kernel.end()  # the next offer gets a fresh worker
             return
-
-
-def _promised(variant: OfferVariant, problems: Sequence[Labelled]) -> list[Labelled]:
-    """The problems whose results must have equal bits. Of a pair both halves must promise them."""
-    if not variant.offer.deterministic:
-        return []
-    strict = [(label, replace(problem, deterministic=True)) for label, problem in problems]
-    if split(variant.name) is None:
-        return strict
-    return [(label, problem) for label, problem in strict if variant.registry.resolve(variant.name, problem).valid]
 
 
 def _how(error: Exception, variant: OfferVariant) -> tuple[Status, str]:

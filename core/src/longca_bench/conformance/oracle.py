@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -40,19 +39,20 @@ from longca_bench.verification.verify import Means, check_backward, check_counts
 
 __all__ = [
     "REPEATS",
-    "Results",
     "on_outliers",
-    "oracle",
-    "run",
     "verify",
+    "verify_calls",
     "verify_changed",
     "verify_inputs",
     "verify_outliers",
     "verify_problem",
     "verify_repeats",
+    "verify_results",
+    "verify_reused",
 ]
 
 REPEATS = 4  # runs of a kernel that offers equal bits
+CALLS = 24  # finds a kernel that is wrong in one run of ten with a probability above 90 %
 
 #: Results by name: out and lse, and after a backward dq, dk and dv.
 Results = dict[str, Tensor]
@@ -123,8 +123,9 @@ def verify_problem(kernel: Kernel, problem: Problem, offer: Offer | None = None,
     """
     plan, is_backward = _planned(kernel, problem, offer), problem.direction == "backward"
     given, change = draw_inputs(problem, seed), Change.first(problem)
-    inputs, counts = change.made_all(given), offer is None or not is_backward
-    found = _verify_changed(kernel, plan, offer, inputs, reference(problem, given), change, counts=counts)
+    inputs, expected = change.made_all(given), reference(problem, given)
+    about = {"rough_lse": _is_rough(offer), "counts": offer is None or not is_backward}
+    found = verify_inputs(kernel, plan, inputs, expected, change, **about)
     if found.passed and is_backward and offer is not None and offer.backward.composes:
         found += _run_as_part(kernel, problem, inputs)
     return found
@@ -140,7 +141,7 @@ def verify_outliers(kernel: Kernel, problem: Problem, offer: Offer | None = None
     def found(outliers: float, like: DType) -> Verification:
         given, change = draw_inputs(problem, seed, outliers), Change.first(problem)
         expected = reference(replace(problem, dtype=like), given)
-        return _verify_changed(kernel, plan, offer, change.made_all(given), expected, change)
+        return verify_inputs(kernel, plan, change.made_all(given), expected, change, rough_lse=_is_rough(offer))
 
     return on_outliers(problem.dtype, found)
 
@@ -159,7 +160,7 @@ def verify_inputs(
     plan: Plan,
     inputs: Inputs,
     expected: Reference,
-    means: Means | None = None,
+    change: Change | None = None,
     *,
     rough_lse: bool = False,
     optional_lse: bool = False,
@@ -167,8 +168,10 @@ def verify_inputs(
 ) -> Verification:
     """Verifies a kernel on some inputs. A backward is verified only after a right forward, whose results it gets.
 
-    See `check_forward`. `counts` says whether exp(lse) must be the number of visible keys if q = 0.
+    The inputs are those of the reference, or have a change. With `counts`, exp(lse) of q = 0 must be the number of
+    visible keys. See `check_forward` for an lse that is rough or optional.
     """
+    means = Means.here(inputs.q, change)
     about = {"rough_lse": rough_lse, "optional_lse": optional_lse}
     found, out, lse = check_forward(kernel, plan, inputs, expected, means, **about)
     if found.passed and counts:
@@ -176,20 +179,6 @@ def verify_inputs(
     if not found.passed or plan.problem.direction == "forward":
         return found
     return found + check_backward(kernel, plan, inputs, out, lse, expected, means)
-
-
-def _verify_changed(
-    kernel: Kernel,
-    plan: Plan,
-    offer: Offer | None,
-    inputs: Inputs,
-    expected: Reference,
-    change: Change,
-    *,
-    counts: bool = False,
-) -> Verification:
-    means, rough_lse = Means.here(inputs.q, change), offer is not None and offer.rough_lse
-    return verify_inputs(kernel, plan, inputs, expected, means, rough_lse=rough_lse, counts=counts)
 
 
 def verify_repeats(kernel: Kernel, problem: Problem, offer: Offer | None = None) -> Verification:
@@ -205,7 +194,7 @@ def verify_repeats(kernel: Kernel, problem: Problem, offer: Offer | None = None)
     return Verification(tuple(findings))
 
 
-def verify_changed(kernel: Kernel, problem: Problem, offer: Offer, calls: int) -> Iterator[Verification]:
+def verify_changed(kernel: Kernel, problem: Problem, offer: Offer | None, calls: int) -> Iterator[Verification]:
     """Verifies calls with one plan, and yields the findings of each. Inputs change in the same memory before each call.
 
     Every second call gets buffers, which are the same and poisoned anew. The others get none. A call is a forward, and
@@ -224,9 +213,43 @@ def verify_changed(kernel: Kernel, problem: Problem, offer: Offer, calls: int) -
         try:
             found = run(kernel, plan, inputs, buffers if number % 2 else None)
             results = {name: change.undo(name, result) for name, result in found.items()}
-            yield check_values(results, expected, rough_lse=offer.rough_lse).placed(change.place)
+            yield check_values(results, expected, rough_lse=_is_rough(offer)).placed(change.place)
         except ContractError as error:
             yield Verification(findings_of(error))
+
+
+def verify_calls(kernel: Kernel, problem: Problem, offer: Offer | None = None) -> Verification:
+    """Verifies many calls on changed inputs, until one is wrong."""
+    found = Verification(())
+    for number, found in enumerate(verify_changed(kernel, problem, offer, CALLS), start=1):
+        if not found.passed:
+            return _renamed(found, f"call {number} of {CALLS}: {{}}")
+    return found
+
+
+def verify_reused(kernel: Kernel, problem: Problem, other: Problem, offer: Offer | None = None) -> Verification:
+    """Verifies calls with one plan, between which other plans are made and run."""
+    plan = _planned(kernel, problem, offer)
+    if plan.problem != problem:
+        raise VerificationError("the plan's problem is not the one that was planned for")
+    found = Verification(())
+    for seed, between in enumerate((problem, other, problem)):
+        run(kernel, plan if between is problem else kernel.plan(between), draw_inputs(between, seed))
+        found += verify_results(kernel, plan, seed, offer)
+    return _renamed(found, "{} with one plan")
+
+
+def verify_results(
+    kernel: Kernel,
+    plan: Plan,
+    seed: int,
+    offer: Offer | None,
+    laid_out: Callable[[Inputs], Inputs] = lambda inputs: inputs,
+) -> Verification:
+    """Verifies the results of a run without buffers, on the inputs of a seed as they are laid out in memory."""
+    inputs = draw_inputs(plan.problem, seed)
+    expected = reference(plan.problem, inputs)
+    return check_values(run(kernel, plan, laid_out(inputs)), expected, rough_lse=_is_rough(offer))
 
 
 def run(kernel: Kernel, plan: Plan, inputs: Inputs, buffers: Results | None = None) -> Results:
@@ -246,11 +269,13 @@ def run(kernel: Kernel, plan: Plan, inputs: Inputs, buffers: Results | None = No
     return results
 
 
-@lru_cache(maxsize=32)
-def oracle(problem: Problem, seed: int) -> tuple[Inputs, Reference]:
-    """The inputs of a seed and their reference. Callers must not write to them."""
-    inputs = draw_inputs(problem, seed)
-    return inputs, reference(problem, inputs)
+def _renamed(found: Verification, name: str) -> Verification:
+    """The findings under longer names of their tensors."""
+    return Verification(tuple(finding.named(name.format(finding.tensor)) for finding in found.findings))
+
+
+def _is_rough(offer: Offer | None) -> bool:
+    return offer is not None and offer.rough_lse
 
 
 def _planned(kernel: Kernel, problem: Problem, offer: Offer | None) -> Plan:
@@ -273,7 +298,7 @@ def _run_as_part(kernel: Kernel, problem: Problem, inputs: Inputs) -> Verificati
     out, lse = expected.merged
     plan = kernel.plan(replace(problem, composed=True))
     found = check_backward(kernel, plan, inputs, out.to(q.dtype), lse.to(lse_dtype(q)), expected)
-    return Verification(tuple(finding.named(f"{finding.tensor} as a part") for finding in found.findings))
+    return _renamed(found, "{} as a part")
 
 
 def _sides(problem: Problem) -> tuple[Direction, ...]:

@@ -31,12 +31,8 @@ _WIDE = (-2.0, -1.0, 1.0, 2.0)
 class Change:
     """A change of a problem's inputs. Lists are by the changed head.
 
-    Attributes:
-        order_q: The query head that each head was.
-        order_kv: The KV head that each head was.
-        sign: Sign of q and k, by KV head.
-        of_v: Factor of v, by KV head.
-        of_dout: Factor of dout, by KV head.
+    `order_q` and `order_kv` have the head that each head was. By KV head, `sign` is a factor of q and k, `of_v` one of
+    v, and `of_dout` one of dout.
     """
 
     order_q: tuple[int, ...]
@@ -61,10 +57,7 @@ class Change:
     def draw(cls, problem: Problem, last: Change, random: Random = SystemRandom()) -> Change:
         """A change that differs from the last one in every head of out, dq, dk and dv.
 
-        Args:
-            problem: The problem. Heads with masks of their own keep their places.
-            last: The last change.
-            random: The source of random numbers. The system's cannot be predicted.
+        Heads with masks of their own keep their places. The system's random numbers cannot be predicted.
         """
         heads_q, heads_kv = problem.heads_q, problem.num_heads_kv
         group, masks = heads_q // heads_kv, problem.concrete_mask.heads
@@ -87,13 +80,7 @@ class Change:
         return cls(tuple(order_q), tuple(order_kv), tuple(sign), of_v, of_dout)
 
     def apply(self, given: Inputs, changed: Inputs, *, with_dout: bool = True) -> None:
-        """Writes changed inputs.
-
-        Args:
-            given: The inputs as they were drawn.
-            changed: Tensors of the same shapes, for the changed ones.
-            with_dout: Whether dout is written too. A forward does not read it.
-        """
+        """Writes the changed inputs of those that were drawn. A forward does not read dout."""
         for name in ("q", "k", "v", "dout") if with_dout else ("q", "k", "v"):
             self.write(name, getattr(given, name), getattr(changed, name))
 
@@ -115,24 +102,14 @@ class Change:
         return Inputs(*(self.made(name, getattr(given, name)) for name in ("q", "k", "v", "dout")))
 
     def undo(self, name: str, changed: Tensor) -> Tensor:
-        """A result for the inputs as they were drawn.
-
-        Args:
-            name: The result's name.
-            changed: The result [T, H, D] for the changed inputs, or [Hq, T] of lse.
-        """
+        """The result for the inputs as they were drawn, of a result [T, H, D], or lse [Hq, T], for changed ones."""
         order, factors = self._of(name)
         places = sorted(range(len(order)), key=order.__getitem__)
         there = changed.index_select(int(name != "lse"), _index(places, changed))
         return there if name == "lse" else there.mul_(_column([1 / factors[place] for place in places], there))
 
     def place(self, name: str, head: int) -> int:
-        """The place that a head of the drawn inputs has in a result.
-
-        Args:
-            name: The result's name. `counts` are of lse.
-            head: The head's number as the inputs were drawn.
-        """
+        """The place that a head of the drawn inputs has in a result. `counts` are of lse."""
         order, _ = self._of("lse" if name == "counts" else name)
         return order.index(head)
 

@@ -38,9 +38,8 @@ __all__ = [
     "wrong",
 ]
 
-#: The note of a finding of an input.
+#: The notes of an input, and of a result that is not complete.
 CHANGED = "the kernel changed this input"
-#: The note of a finding of a result that is not complete.
 INCOMPLETE = "not every element is finite, or was written"
 
 #: Ulps of float32 (float64 for float64) of a row's spread that an error may have, from the exponent s − lse. For
@@ -93,7 +92,7 @@ class Finding:
         return replace(self, tensor=tensor)
 
     def placed(self, place: Callable[[str, int], int]) -> Finding:
-        """The same finding with the place of its head in the kernel's tensors, by the tensor's name and the head."""
+        """The same finding with the place of its head in the kernel's tensors."""
         return self if self.note else replace(self, head=place(self.tensor, self.head))
 
     def __str__(self) -> str:
@@ -151,13 +150,7 @@ def findings_of(error: ContractError) -> tuple[Finding, ...]:
 
 
 def check_values(results: dict[str, Tensor], expected: Reference, *, rough_lse: bool = False) -> Verification:
-    """Verifies results by their values alone, each by its worst row.
-
-    Args:
-        results: Any of `out`, `lse`, `dq`, `dk` and `dv`. All but lse have q's dtype.
-        expected: The reference, which has each of them.
-        rough_lse: Whether the offer calls its log-sum-exp rough.
-    """
+    """Verifies results by their values alone, each by its worst row. All but lse have q's dtype."""
     return Verification(tuple(_value_finding(name, result, expected, rough_lse) for name, result in results.items()))
 
 
@@ -171,13 +164,7 @@ def check_lse_counts(lse: Tensor, problem: Problem) -> Verification:
 
 
 def lse_limit(lse: Tensor, dtype: torch.dtype, *, rough: bool) -> Tensor:
-    """The largest error of each lse that passes.
-
-    Args:
-        lse: The right ones.
-        dtype: The data type of the problem.
-        rough: Whether the offer calls its log-sum-exp rough.
-    """
+    """The largest error of each right lse that passes, by the problem's dtype and whether the offer calls it rough."""
     limit = LSE_LIMITS["half" if dtype.itemsize == 2 else "wide"] * lse.abs().clamp_min(1.0)
     # A sum of rounded weights has no larger relative error than each weight.
     return limit + torch.finfo(dtype).eps / 2 if rough else limit

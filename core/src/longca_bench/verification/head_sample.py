@@ -27,12 +27,7 @@ _LEAST = 2
 
 @dataclass(frozen=True)
 class HeadSample:
-    """Some KV heads of a problem, with all of their query heads.
-
-    Attributes:
-        heads_kv: Numbers of the KV heads.
-        heads_q: Numbers of the query heads.
-    """
+    """The numbers of some KV heads of a problem, and of all their query heads."""
 
     heads_kv: tuple[int, ...]
     heads_q: tuple[int, ...]
@@ -43,8 +38,7 @@ class HeadSample:
 
     def inputs(self, inputs: Inputs) -> Inputs:
         """The tensors of these heads."""
-        names = ("q", "k", "v", "dout")
-        return Inputs(*(self.of(name, getattr(inputs, name)) for name in names))
+        return Inputs(*(self.of(name, getattr(inputs, name)) for name in ("q", "k", "v", "dout")))
 
     def of(self, name: str, tensor: Tensor) -> Tensor:
         """These heads of a tensor, by its name: of `lse` [Hq, Tq], or of any other [T, H, D]."""
@@ -57,12 +51,7 @@ class HeadSample:
 
 
 def sample_heads(problem: Problem, random: Random = SystemRandom()) -> HeadSample | None:
-    """Heads for a problem's reference, or None for all heads.
-
-    Args:
-        problem: The problem.
-        random: Draws the heads. The system's random numbers cannot be predicted.
-    """
+    """Heads for a problem's reference, or None for all heads. The system's random numbers cannot be predicted."""
     count = problem.num_heads_kv
     fits = max(_LEAST, SAMPLED_PAIRS * count // max(1, _pairs(problem)))
     if fits >= count:

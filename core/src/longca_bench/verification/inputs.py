@@ -29,14 +29,7 @@ _USUAL = 8.0  # length of a query of head dim 64
 
 @dataclass(frozen=True)
 class Inputs:
-    """The tensors of a problem.
-
-    Attributes:
-        q: [Tq, Hq, D].
-        k: [Tk, Hkv, D].
-        v: [Tk, Hkv, D].
-        dout: Gradient of the output: [Tq, Hq, D].
-    """
+    """The tensors of a problem: q and the output's gradient dout [Tq, Hq, D], k and v [Tk, Hkv, D]."""
 
     q: Tensor
     k: Tensor
@@ -51,10 +44,7 @@ class Inputs:
 def draw_inputs(problem: Problem, seed: int, outliers: float = 0.0) -> Inputs:
     """Standard normal tensors in the problem's dtype. The CPU draws them, so all devices get the same.
 
-    Args:
-        problem: The problem.
-        seed: The seed.
-        outliers: Product of q and k, a level, of every second query and a few outlier keys. 0 for no outliers.
+    `outliers` is the product of q and k, a level, of every second query and a few outlier keys. 0 is for no outliers.
     """
     mask = problem.concrete_mask
     queries = (mask.seqlen_q, problem.heads_q, problem.head_dim)

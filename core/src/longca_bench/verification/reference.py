@@ -79,10 +79,6 @@ def reference(problem: Problem, inputs: Inputs) -> Reference:
     """The reference of a problem: its output, and its gradients if its direction is `backward`.
 
     A problem above SAMPLED_PAIRS gets a reference of some heads.
-
-    Args:
-        problem: The problem.
-        inputs: Its tensors.
     """
     sample = sample_heads(problem)
     if sample is None:
@@ -108,10 +104,7 @@ def _of_all(problem: Problem, inputs: Inputs) -> Reference:
 def part_reference(problem: Problem, inputs: Inputs, other: tuple[Tensor, Tensor]) -> Reference:
     """The reference of the gradients of a part of a larger softmax.
 
-    Args:
-        problem: The part.
-        inputs: Its tensors.
-        other: Out [Tq, Hq, D] and lse [Hq, Tq] over the softmax's other keys.
+    `other` has out [Tq, Hq, D] and lse [Hq, Tq] over the softmax's other keys.
     """
     mask, scale = problem.concrete_mask, problem.scale
     low, high = torch_dtype(problem.dtype), _high(problem)

@@ -29,12 +29,7 @@ CHECKSUM_ULPS = 16.0
 class Checksums:
     """Checksums of verified results, for the heads that have no reference.
 
-    Args:
-        dtype: The data type of the problem.
-        rough_lse: Whether the offer calls its log-sum-exp rough.
-
-    Attributes:
-        is_complete: Whether the results of the first verification have all been kept.
+    `is_complete` says whether the results of the first verification have all been kept.
     """
 
     def __init__(self, dtype: torch.dtype, *, rough_lse: bool) -> None:
@@ -53,12 +48,7 @@ class Checksums:
             self._sums[name] = by_tokens(self._summed, result), norms.maximum(norms.mean(0, keepdim=True))
 
     def check(self, results: dict[str, Tensor], change: Change) -> list[Finding]:
-        """The failures of the results of a timed call.
-
-        Args:
-            results: The results by their names.
-            change: The change of the call's inputs.
-        """
+        """The failures of the results of a timed call, whose inputs have a change."""
         found = []
         for name, (sums, norms) in self._sums.items():
             if name not in results:

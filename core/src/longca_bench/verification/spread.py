@@ -24,11 +24,7 @@ __all__ = ["BackwardSpread", "ForwardSpread"]
 
 
 class ForwardSpread:
-    """The root of the summed squares of the terms of each row of the output.
-
-    Args:
-        inputs: The tensors of the problem.
-    """
+    """The root of the summed squares of the terms of each row of the output."""
 
     def __init__(self, inputs: Inputs) -> None:
         self._v = _squares(inputs.v)
@@ -47,10 +43,7 @@ class ForwardSpread:
 class BackwardSpread:
     """The roots of the summed squares of the terms of each row of the gradients.
 
-    Args:
-        inputs: The tensors of the problem.
-        scale: The scale of its scores.
-        out: The output [Tq, Hq, D]. Under context parallelism it is the merged output.
+    `out` [Tq, Hq, D] is the output of the whole softmax.
     """
 
     def __init__(self, inputs: Inputs, scale: float, out: Tensor) -> None:

@@ -18,10 +18,5 @@ def parts(tensor: Tensor) -> Iterator[slice]:
 
 
 def by_tokens(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """A function of each row of some tensors, for some tokens at a time.
-
-    Args:
-        function: Takes the rows [tokens, H, D] of each tensor, and returns [tokens, H].
-        tensors: The tensors: [T, H, D] each.
-    """
+    """A function from rows [tokens, H, D] of each tensor to [tokens, H], for some tokens at a time."""
     return torch.cat([function(*rows) for rows in zip(*(x.split(_TOGETHER) for x in tensors), strict=True)])

@@ -45,8 +45,8 @@ class Means:
         empty: Makes a tensor of a shape and dtype, where the kernel can reach it.
         read: A result as the reference has it, by its name and the kernel's result.
         place: The place of a reference's head in the kernel's result, by the result's name.
-        given: Makes a part of an input, or of a backward's out or lse, as the kernel was given it: by the name and by
-            indices of the first dimension. None keeps copies of all of them, which take as much memory.
+        given: A part of an input, or of a backward's out or lse, as the kernel was given it: by the name and by indices
+            of the first dimension. None keeps copies of all of them, which take as much memory.
     """
 
     empty: Callable[[tuple[int, ...], torch.dtype], Tensor]
@@ -56,17 +56,14 @@ class Means:
 
     @classmethod
     def here(cls, like: Tensor, change: Change | None = None) -> Means:
-        """Tensors in this process.
+        """Tensors in this process, on the device of one. Results are those of changed inputs, if there is a change."""
 
-        Args:
-            like: A tensor on their device.
-            change: The change of the inputs. None reads results as they are.
-        """
-        return cls(
-            lambda shape, dtype: torch.empty(shape, dtype=dtype, device=like.device),
-            change.undo if change is not None else lambda name, result: result,
-            change.place if change is not None else lambda name, head: head,
-        )
+        def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+            return torch.empty(shape, dtype=dtype, device=like.device)
+
+        if change is None:
+            return cls(empty, lambda name, result: result, lambda name, head: head)
+        return cls(empty, change.undo, change.place)
 
     def check(self, results: Mapping[str, Tensor], expected: Reference, *, rough_lse: bool = False) -> Verification:
         """Verifies a kernel's results by their values, one after another: each is read anew, into memory of its own."""
@@ -86,19 +83,10 @@ def check_forward(
     rough_lse: bool = False,
     optional_lse: bool = False,
 ) -> tuple[Verification, Tensor, Tensor]:
-    """Runs the forward into poisoned buffers and verifies out and lse.
+    """Runs the forward into poisoned buffers, and returns findings of out and lse with the kernel's own out and lse.
 
-    Args:
-        kernel: The kernel.
-        plan: Its plan.
-        inputs: The tensors.
-        expected: The reference.
-        means: How buffers are made and results are read. None stays in this process.
-        rough_lse: Whether the offer calls its log-sum-exp rough.
-        optional_lse: Whether the kernel may give no log-sum-exp. Then the verification has no finding of it.
-
-    Returns:
-        The verification, and the kernel's out and lse for its backward.
+    Without means everything is in this process. A kernel whose log-sum-exp is optional may give none, and then has no
+    finding of it.
     """
     means, (tokens, heads, _) = means or Means.here(inputs.q), inputs.q.shape
     buffers = {
@@ -130,14 +118,7 @@ def check_backward(
 ) -> Verification:
     """Runs the backward into poisoned buffers and verifies dq, dk and dv, each apart.
 
-    Args:
-        kernel: The kernel.
-        plan: Its plan.
-        inputs: The tensors.
-        out: The forward's output. If `expected` is of a part, it is the output of the whole softmax.
-        lse: The log-sum-exp of the output.
-        expected: The reference.
-        means: How buffers are made and results are read. None stays in this process.
+    If `expected` is of a part, out and lse are those of the whole softmax.
     """
     means, q, k, v, dout = means or Means.here(inputs.q), inputs.q, inputs.k, inputs.v, inputs.dout
     like = {"dq": q, "dk": k, "dv": v}
@@ -179,13 +160,7 @@ def _checked(
 ) -> list[Finding]:
     """Makes a call, and returns a finding for each breach of the contract. Changed inputs get their values back.
 
-    Args:
-        inputs: The inputs.
-        buffers: The places of the results.
-        merged: A backward's out and lse.
-        call: Makes the call.
-        direction: Its direction.
-        given: As in `Means`.
+    `merged` has a backward's out and lse, and `given` is that of `Means`.
     """
     tensors = {name: getattr(inputs, name) for name in _INPUTS} | dict(merged)
     if given is None:

@@ -90,12 +90,6 @@ def test_a_form_that_no_mask_has_is_no_earlier_offers_doing(ask):
         ask(offer(form=Form.BLOCK_SPARSE), masks=[small_masks()[0]])
 
 
-def test_block_sizes_of_an_offer_are_among_the_masks(ask):
-    found = ask(offer(form=Form.BLOCK_SPARSE, block_sizes=(32,)))
-    assert {problem.concrete_mask.block_size for _, problem in found} == {32}
-    assert {label.partition(",")[0] for label, _ in found} == {"blocks of 32", "skewed blocks of 32"}
-
-
 BLOCKS = {"form": Form.BLOCK_SPARSE, "block_sizes": (64,), "mask_heads": "query"}
 
 
@@ -112,12 +106,6 @@ def test_gpus_get_blocks_over_many_tiles(ask):
     assert {(mask.block_size, mask.heads) for mask in long} == {
         (block, heads) for block in (64, 128, None) for heads in (1, 2, 3, 8)
     }
-
-
-def test_a_pair_has_the_offers_of_its_backward_half(core):
-    found = list(offer_variants(core, "naive+sdpa", CPU))
-    assert {variant.offer for variant in found} == set(core.manifest("sdpa").offers)
-    assert {variant.direction for variant in found} == {"backward"}
 
 
 def test_a_pair_is_examined_where_both_halves_take_the_problem(core):

@@ -4,17 +4,14 @@ import pytest
 
 from longca import plugins
 from longca.kernels.pair import Pair
-from longca.manifests import Backward, Device, Offer
+from longca.manifests import Backward, Device
 from longca_advice.history import history
-from longca_bench.cli.verification_json import _check_as_json
 from longca_bench.conformance.isolation import Isolation
 from longca_bench.conformance.kept_verdicts import doubt
 from longca_bench.conformance.offer_variant import OfferVariant, offer_variants
 from longca_bench.conformance.offers import OfferCheck, verify_variant
 from longca_bench.verification.findings import Finding
 from longca_builtin.naive import Naive
-
-from .bad_kernels import KERNELS
 
 CPU, HERE = Device("cpu"), Isolation(isolated=False)
 
@@ -49,23 +46,6 @@ def test_composition_is_verified_where_it_is_declared(checks):
     worst = [check.worst[1].tensor for check in checks["naive"] if check.direction == "backward" and check.worst]
     assert checks["naive"][0].offer.backward is Backward.EXTERNAL
     assert any(tensor.endswith("as a part") for tensor in worst)
-
-
-def test_a_record_of_it_has_the_whole_offer(checks):
-    check = checks["sdpa"][0]
-    assert Offer.model_validate(_check_as_json(check)["offer"]) == check.offer
-
-
-@pytest.mark.parametrize(
-    ("kernel", "parts"),
-    [
-        ("sdpa", ("empty rows", "77 × 203", "one token", "8:1 heads", "3:3 heads", "8 masks", "variable blocks")),
-        ("naive", ("8:1 heads of 128", "3:3 heads of 43", "4 runs")),
-    ],
-)
-def test_awkward_problems_are_among_them(checks, kernel, parts):
-    masks = {mask for check in checks[kernel] for mask in check.masks}
-    assert [part for part in parts if not any(part in mask for mask in masks)] == []
 
 
 def test_a_pair_is_verified_by_the_offers_of_its_backward_half(core):
@@ -105,24 +85,6 @@ def test_a_wrong_backward_is_found_in_a_pair(core, monkeypatch):
         OfferVariant(core, "sdpa+naive", core.manifest("naive").offers[0], "float32", "backward", CPU, HERE)
     )
     assert {finding.tensor.split()[0] for _, finding in check.failures} == {"dq"}, check.error
-
-
-def test_a_kernel_that_raises_is_a_finding(core, monkeypatch):
-    class Raises(Naive):
-        def forward(self, *_arguments, **_buffers):
-            raise RuntimeError("no such tile")
-
-    monkeypatch.setattr(core, "load", lambda name: Raises())
-    check = first(core, "naive")
-    assert not check.passed
-    assert (str(check.status), "no such tile" in check.error) == ("error", True)
-    assert "77 × 203" in check.error, "the smallest problem of its form comes first"
-
-
-def test_a_plan_in_another_form_than_the_offer_is_a_finding(core, monkeypatch):
-    monkeypatch.setattr(core, "load", lambda name: KERNELS["plans_another_form"]())
-    check = first(core, "naive")
-    assert (str(check.status), "the plan's form is dense" in check.error) == ("wrong", True)
 
 
 @pytest.mark.parametrize(("complete", "stays"), [(False, True), (True, False)])

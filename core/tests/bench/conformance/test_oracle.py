@@ -23,12 +23,6 @@ def test_a_right_kernel():
     assert verify("naive", CAUSAL, direction="forward", dtype="bfloat16", heads=(3, 3), head_dim=40).passed
 
 
-@pytest.mark.parametrize("name", ["zeros", "wrong_dk", "leaves_output"])
-def test_a_wrong_one(name):
-    with pytest.raises(VerificationError, match=f"{KERNELS[name].__name__} is wrong"):
-        verify(KERNELS[name](), CAUSAL)
-
-
 class WithoutMaximum(Naive):
     """Sums exp of scores in float32, as large as they are."""
 
@@ -83,7 +77,7 @@ def test_what_a_manifest_does_not_cover():
 
 def test_a_kernel_that_is_not_deterministic_is_a_finding(core):
     offer = core.manifest("naive").offers[-1]
-    problem = OfferVariant(core, "naive", offer, "float32", "backward", Device("cpu")).problem
+    _, problem = OfferVariant(core, "naive", offer, "float32", "backward", Device("cpu")).problems()[0]
     assert verify_repeats(Naive(), problem, offer).passed
     found = verify_repeats(KERNELS["not_deterministic"](), problem)
     failed = {finding.tensor: finding.note for finding in found.failures}

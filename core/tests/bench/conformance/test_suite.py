@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from longca.errors import MissingPackageError, RequestError, UnknownNameError
+from longca.errors import RequestError, UnknownNameError
 from longca.manifests import Device
 from longca.testing import CHECKS, conformance
 from longca_bench.conformance.suite import checks_of
 
 from ...fake_plugins import FakePlugins
-from .bad_kernels import KERNELS
 
 BAD = Path(__file__).with_name("bad_kernels.py").read_text(encoding="utf-8")
 SUITE = """
@@ -46,9 +45,9 @@ CAUGHT = {
     "ignores_strides": ("forward-strided_inputs", "of slices of larger tensors: out: not every element is finite"),
     "once_in_many": ("forward-repeated", r"call 11 of 24: out: error"),
     "caches_by_pointer": ("forward-repeated", "call 4 of 24: out: error"),
-    "not_deterministic": ("forward-deterministic", "says it is deterministic, but equal inputs gave other bits of out"),
-    "plans_another_form": ("forward-reused_plan", "the plan's form is dense, the offer's causal"),
-    "keeps_its_last_plan": ("forward-reused_plan", "with one plan: out: error"),
+    "not_deterministic": ("forward-deterministic", "4 runs: out repeated: equal inputs gave other bits"),
+    "plans_another_form": ("forward-reused_plan", "the plan's form is dense, but the offer .* is causal"),
+    "keeps_its_last_plan": ("forward-reused_plan", "out with one plan: error"),
     "needs_its_forward": ("backward-paired", "naive[+]needs_its_forward, .* has no attribute 'q'"),
     "base_two": ("forward-paired", "base_two[+]naive, .* lse: error"),
     "raises": ("forward-right", "RuntimeError: no such tile"),
@@ -114,10 +113,6 @@ def test_a_right_kernel_passes(report):
     assert not failures(report, "right")
     passed = {case for (test, case), (outcome, _) in report.items() if test == "test_all" and outcome == "PASSED"}
     assert passed >= {"right-loadable", "right-causal-float32-forward-right", "right-causal-float32-backward-right"}
-
-
-def test_every_bad_kernel_is_asked_for():
-    assert set(CAUGHT) == set(KERNELS) - {"right"}
 
 
 def test_a_module_that_imports_torch_is_caught(report):
@@ -201,18 +196,3 @@ def test_a_backward_alone_is_held_to_its_offers(fakes):
     ran = fakes.python("-c", RUN, LONGCA_PLUGINS="backs", OMP_NUM_THREADS="1")
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.splitlines() == ["back-loadable", *(f"back-causal-float32-backward-{name}" for name in CHECKS)]
-
-
-def test_without_pytest_it_says_how_to_install_it(fakes):
-    code = """
-import sys
-sys.modules["pytest"] = None
-from longca import testing
-try:
-    testing.conformance("longca-core")
-except Exception as error:
-    print(type(error).__name__, error)
-"""
-    ran = fakes.python("-c", code)
-    assert MissingPackageError.__name__ in ran.stdout
-    assert "pip install pytest" in ran.stdout

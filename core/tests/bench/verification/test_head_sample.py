@@ -69,12 +69,6 @@ def test_heads_are_drawn_among_all(monkeypatch, groups, few):
         assert sample.heads_q == tuple(2 * head + each for head in sample.heads_kv for each in (0, 1))
 
 
-def test_what_a_block_sparse_mask_hides_counts_too(monkeypatch):
-    asked = problem(mask=build("uniform_block_sparse", SEQLEN, block=16, kept=0.25, heads=4))
-    monkeypatch.setattr(head_sample, "SAMPLED_PAIRS", 2 * asked.area)
-    assert len(sample_heads(asked).heads_kv) == 2
-
-
 @pytest.mark.parametrize("mask_heads", [None, 1, 4, 8])
 def test_sampled_rows_are_those_of_the_whole(monkeypatch, mask_heads):
     factors = {"block": 16, "kept": 0.5, "heads": mask_heads}

@@ -24,13 +24,6 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr(inputs, "_CHUNK", 300)
 
 
-def test_a_seed_gives_the_same_numbers_whatever_the_threads(small_chunks, monkeypatch):
-    many = draw_inputs(ASKED, 0)
-    monkeypatch.setattr(inputs, "_MOST_THREADS", 1)
-    for name in NAMES:
-        assert torch.equal(getattr(many, name), getattr(draw_inputs(ASKED, 0), name))
-
-
 def test_tensors_chunks_and_seeds_differ(small_chunks):
     drawn = draw_inputs(ASKED, 0)
     chunks = [chunk for name in NAMES for chunk in getattr(drawn, name).flatten().split(300)]

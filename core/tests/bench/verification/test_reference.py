@@ -58,13 +58,6 @@ def test_spread_is_what_rounding_does(setup, name):
     assert float(ratio.max()) < 100
 
 
-def test_spread_adds_up_over_blocks(setup, monkeypatch):
-    whole = setup().expected
-    monkeypatch.setitem(blockwise._SCORES, "cpu", 2**12)
-    for name, rows in setup().expected.rows.items():
-        torch.testing.assert_close(rows.spread, whole.rows[name].spread, rtol=1e-4, atol=1e-6)
-
-
 def test_a_reference_in_float64_takes_little_memory(monkeypatch):
     """No whole input is turned into float64, which takes four times its memory, and no result is kept so. Nor are whole
     rows compared at once."""

@@ -8,7 +8,7 @@ import torch
 from longca.masks import build
 from longca_bench.verification.change import Change
 from longca_bench.verification.findings import check_values
-from longca_bench.verification.rows import ROWS, Checksums, at_tokens, drawn_tokens
+from longca_bench.verification.rows import Checksums, at_tokens, drawn_tokens
 from longca_builtin.naive import Naive
 
 
@@ -45,14 +45,6 @@ def test_wrong_rows_are_found_where_they_are(right, name):
     ((tensor, token),) = found(made, results)
     assert tensor == name
     assert token >= 300
-
-
-def test_a_single_wrong_row_is_found_sooner_or_later(right):
-    made, results = right
-    results["out"][17] += 1.0
-    hits = sum(bool(found(made, results, seed)) for seed in range(60))
-    assert 0.2 < hits / 60 < 0.7  # ROWS of 600
-    assert ROWS == 256
 
 
 def test_heads_without_a_reference_are_held_by_checksums(right):

@@ -73,15 +73,6 @@ def test_a_row_may_be_twice_as_far_off_as_pytorch_and_a_few_ulps(setup, name, py
     assert check_values({name: result.float()}, expected).passed is passes
 
 
-def test_unwritten_output(setup):
-    def spoil(out, lse):
-        out[-1] = torch.nan
-
-    (finding,) = spoilt_forward(setup(), spoil).failures
-    assert finding.tensor == "out"
-    assert "not every element" in finding.note
-
-
 def test_zeros_and_wrong_lse(setup):
     assert failing(spoilt_forward(setup(), lambda out, lse: (out.zero_(), lse)[2:])) == {"out"}
     assert failing(spoilt_forward(setup(), lambda out, lse: (lse.add_(1e-3), out)[2:])) == {"lse"}
@@ -137,13 +128,6 @@ def test_wrong_gradient_of_an_exact_zero_row(setup):
     _, out, lse = check_forward(made.kernel, made.plan, made.inputs, made.expected)
     found = check_backward(Spoilt(backward=spoil), made.plan, made.inputs, out, lse, made.expected)
     assert failing(found) == {"dq"}
-
-
-def test_changed_inputs(setup):
-    made = setup()
-    kernel = Spoilt(inputs=lambda q, k, v: k.mul_(2))
-    verification, _, _ = check_forward(kernel, made.plan, made.inputs, made.expected)
-    assert [(f.tensor, f.note) for f in verification.failures] == [("k", "the kernel changed this input")]
 
 
 @pytest.mark.parametrize(
