@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from typing import Any
@@ -219,7 +219,12 @@ def _side_by_side(
         }
         for check in as_completed(running):
             kernel, number, variant = running[check]
-            yield kernel, number, _result(variant, check)
+            try:
+                yield kernel, number, check.result()
+            except BrokenProcessPool:
+                lost = OfferCheck(variant.name, variant.offer, variant.direction, variant.dtype, ended=Status.CRASHED)
+                lost.error = "the process that verified it, or another job, was ended. Take fewer --jobs"
+                yield kernel, number, lost
 
 
 def _gpus(device: Device) -> list[str]:
@@ -244,13 +249,3 @@ def _verify(
     disabled: frozenset[str], kernel: str, number: int, about: tuple[Device, Isolation, bool], repeat: int
 ) -> OfferCheck:
     return verify_variant(_variants(registry(disabled), kernel, *about)[number], repeat)
-
-
-def _result(variant: OfferVariant, check: Future[OfferCheck]) -> OfferCheck:
-    """The check that a job has made. A job that the system ended has made none."""
-    try:
-        return check.result()
-    except BrokenProcessPool:
-        lost = OfferCheck(variant.name, variant.offer, variant.direction, variant.dtype, ended=Status.CRASHED)
-        lost.error = "the process that verified it, or another job, was ended. Take fewer --jobs"
-        return lost

@@ -184,14 +184,8 @@ def check(
 class Examination:
     """A function and the problems on which it is verified.
 
-    Attributes:
-        name: The function's name.
-        parameters: The parameters after q, k and v that LongCA fills.
-        kernel: Gives the function as a kernel, for the ranks that share a sequence or None. It is asked at each use.
-        asked: The fields of the problems, without the mask.
-        ranks: The ranks, or None on one device.
-        equal_lengths: Whether to take only masks with as many queries as keys.
-        seed: Seed of the inputs.
+    `parameters` are those that LongCA fills. `kernel` gives the function as a kernel, for the ranks that share a
+    sequence or None, and is asked at each use. `asked` has the fields of the problems, without the mask.
     """
 
     name: str
@@ -289,15 +283,9 @@ class Examination:
         outliers: float = 0.0,
         limits_of: DType | None = None,
     ) -> Verification:
-        """The findings of the function on one mask.
+        """The findings of the function on one mask, compared with attention on the `right` mask.
 
-        Args:
-            mask: The mask.
-            ranks: The ranks that share the sequence. None for all of them.
-            right: The mask with which results are compared. None for the mask itself.
-            is_strided: Whether heads and tokens change places in memory.
-            outliers: See `draw_inputs`.
-            limits_of: The dtype whose arithmetic sets the limits. None for that of the inputs.
+        `limits_of` is the dtype whose arithmetic sets the limits. See `draw_inputs` for outliers.
         """
         problem = Problem(mask=mask, **self.asked)
         given, ranks = draw_inputs(problem, self.seed, outliers), ranks or self.ranks

@@ -59,13 +59,8 @@ class FunctionPlan(Plan):
 class FunctionKernel:
     """A function of q, k and v, which returns out, or (out, lse). Without a log-sum-exp, its own is NaN.
 
-    Args:
-        function: The function.
-        shape: The shape of its tensors.
-        batch: Sequences of a batch, if the shape has a dim of them. The kernel's own is the last, and the results of
-            the others are dropped.
-        ranks: The ranks that share each sequence, or None on one device.
-        placement: The tokens of each rank.
+    If the shape has a dim of sequences, the kernel's own is the last of a batch, and the others' results are dropped.
+    Ranks share each sequence, and have their tokens by a placement. None is one device.
     """
 
     def __init__(

@@ -31,15 +31,9 @@ _BANDS = ("causal", "causal_sliding_window", "full_sliding_window")
 def masks_for(
     name: str, parameters: Collection[str], pattern: str | None, heads: tuple[int, int], *, square: bool, ranks: int
 ) -> list[tuple[str, Mask]]:
-    """Labelled masks of conformance that a function's parameters can describe.
+    """Labelled masks of conformance that a function's parameters can describe, or those of one pattern.
 
-    Args:
-        name: The function's name.
-        parameters: The parameters that LongCA fills.
-        pattern: Only masks of this pattern, whatever the parameters. None for all.
-        heads: Query heads and KV heads.
-        square: Whether to take only masks with as many queries as keys.
-        ranks: Number of ranks, or 0 on one device.
+    `square` leaves only as many queries as keys. `ranks` is 0 on one device.
 
     Raises:
         RequestError: No parameter describes the mask, and no pattern is named.

@@ -3,7 +3,6 @@ from dataclasses import replace
 import pytest
 
 from longca import plugins
-from longca.kernels.pair import Pair
 from longca.manifests import Backward, Device
 from longca_advice.history import history
 from longca_bench.conformance.isolation import Isolation
@@ -11,7 +10,6 @@ from longca_bench.conformance.kept_verdicts import doubt
 from longca_bench.conformance.offer_variant import OfferVariant, offer_variants
 from longca_bench.conformance.offers import OfferCheck, verify_variant
 from longca_bench.verification.findings import Finding
-from longca_builtin.naive import Naive
 
 CPU, HERE = Device("cpu"), Isolation(isolated=False)
 
@@ -48,12 +46,6 @@ def test_composition_is_verified_where_it_is_declared(checks):
     assert any(tensor.endswith("as a part") for tensor in worst)
 
 
-def test_a_pair_is_verified_by_the_offers_of_its_backward_half(core):
-    variant = next(s for s in offer_variants(core, "naive+sdpa", CPU) if s.offer.cpu and s.offer.form == "causal")
-    check = verify_variant(variant)
-    assert check.passed, (check.failures, check.error, check.skipped)
-
-
 def test_a_pair_whose_halves_do_not_fit_says_why(core):
     alone = core.manifest("sdpa").offers[0].model_copy(update={"backward": Backward.OWN})
     core.kernels["sdpa"] = core.manifest("sdpa").model_copy(update={"offers": (alone,)})
@@ -71,20 +63,6 @@ def test_a_pair_promises_equal_bits_where_both_halves_do(core, promised):
     check = verify_variant(variant)
     assert check.passed, (check.failures, check.error, check.skipped)
     assert any("runs" in mask for mask in check.masks) == promised
-
-
-def test_a_wrong_backward_is_found_in_a_pair(core, monkeypatch):
-    class Doubled(Naive):
-        def backward(self, *arguments, **buffers):
-            dq, dk, dv = super().backward(*arguments, **buffers)
-            return dq.mul_(2), dk, dv
-
-    loaded = {"sdpa": Naive(), "naive": Doubled()}
-    monkeypatch.setattr(core, "load", lambda name: Pair(loaded["sdpa"], lambda: loaded["naive"]))
-    check = verify_variant(
-        OfferVariant(core, "sdpa+naive", core.manifest("naive").offers[0], "float32", "backward", CPU, HERE)
-    )
-    assert {finding.tensor.split()[0] for _, finding in check.failures} == {"dq"}, check.error
 
 
 @pytest.mark.parametrize(("complete", "stays"), [(False, True), (True, False)])

@@ -147,23 +147,6 @@ def test_a_pair_is_held_to_the_offers_of_its_backward_half():
         conformance(kernels=["naive+sdp"])
 
 
-def test_a_plugin_is_held_to_pairs_with_a_kernel_of_its_own(fakes):
-    fakes.add("own", "@hookimpl\ndef provide_kernel():\n    return kernel('mine')\n")
-    code = """
-from longca.errors import UnknownNameError
-from longca_bench.conformance.suite import checks_of
-print({check.owner for check in checks_of("own", ["mine+naive", "naive+mine"])})
-try:
-    list(checks_of("own", ["sdpa+naive"]))
-except UnknownNameError as error:
-    print(error)
-"""
-    ran = fakes.python("-c", code, LONGCA_PLUGINS="own")
-    assert ran.returncode == 0, ran.stderr
-    assert "mine+naive" in ran.stdout
-    assert "unknown kernel of own 'sdpa+naive'" in ran.stdout
-
-
 BACKWARD = """
 from longca.kernels.base import Plan
 from longca_builtin.naive import Naive

@@ -86,16 +86,6 @@ def test_the_command_names_a_rank_that_raises():
     assert "error: rank 1: wrong_functions:raises_on_last raised ValueError: an odd rank" in said
 
 
-@pytest.mark.exhaustive
-@pytest.mark.slow
-@pytest.mark.xdist_group("functions")
-def test_the_command_takes_a_placement_of_the_users():
-    about = ("verify", "--function", "wrong_functions:shares_striped", "--device", "cpu", "--head-dim", "16")
-    code, answer, said = on_ranks("-m", "longca", *about, "--mask", "causal", "--placement", "wrong_functions:striped")
-    assert code == 0, said
-    assert "wrong_functions:shares_striped is right on 2 masks" in answer
-
-
 def test_zigzag_gives_a_rank_an_early_part_and_a_late_one():
     assert tokens_of_ranks("zigzag", build("causal", 8), 2)[0].tolist() == [0, 1, 6, 7]
 

@@ -100,50 +100,11 @@ def computes_in_half(q, k, v, attn_mask, scale):
     return right(q.bfloat16(), k.bfloat16(), v.bfloat16(), attn_mask, scale).float()
 
 
-def weighed(q, k, v, attn_mask, scale, weigh):
-    """Attention with the weights of a function of scores [heads, queries, keys] in float32."""
-    groups = q.shape[1] // k.shape[1]
-    k, v = (x.repeat_interleave(groups, dim=1) for x in (k, v))
-    return torch.einsum("hij,jhd->ihd", weigh(torch.einsum("ihd,jhd->hij", q, k) * scale, attn_mask), v)
-
-
 def sums_without_maximum(q, k, v, attn_mask, scale):
-    def weigh(scores, shown):
-        return (scores - (scores.exp() * shown).sum(-1, keepdim=True).log()).exp() * shown
-
-    return weighed(q, k, v, attn_mask, scale, weigh)
-
-
-def merges_without_maximum(q, k, v, attn_mask, scale):
-    def weigh(scores, shown):
-        parts = scores.masked_fill(~shown, -50.0).split(-(-len(k) // 2), dim=-1)
-        first, second = (part.logsumexp(-1, keepdim=True) for part in parts)
-        return (scores - second - torch.log(1 + torch.exp(first - second))).exp() * shown
-
-    return weighed(q, k, v, attn_mask, scale, weigh)
-
-
-class _ToFloat16(torch.autograd.Function):
-    """Products as float16 holds them, but for their rounding."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return torch.where(x.abs() > 65504, x.sign() * torch.inf, x)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad
-
-
-def overflows_float16(q, k, v, attn_mask, scale):
-    def weigh(scores, shown):
-        return (_ToFloat16.apply(scores / scale) * scale).masked_fill(~shown, -torch.inf).softmax(-1)
-
-    return weighed(q.float(), k.float(), v.float(), attn_mask, scale, weigh).to(q.dtype)
-
-
-def in_float32(q, k, v, attn_mask, scale):
-    return right(q.float(), k.float(), v.float(), attn_mask, scale).to(q.dtype)
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+    scores = torch.einsum("ihd,jhd->hij", q, k) * scale
+    weights = (scores - (scores.exp() * attn_mask).sum(-1, keepdim=True).log()).exp() * attn_mask
+    return torch.einsum("hij,jhd->ihd", weights, v)
 
 
 KEPT = {}

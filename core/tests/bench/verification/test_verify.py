@@ -130,19 +130,6 @@ def test_wrong_gradient_of_an_exact_zero_row(setup):
     assert failing(found) == {"dq"}
 
 
-@pytest.mark.parametrize(
-    ("spoil", "note"),
-    [
-        (lambda out, lse: (out[:-1], lse), "is the contract"),
-        (lambda out, lse: (out.double(), lse), "is the contract"),
-        (lambda out, lse: (out.clone(), lse), "was not filled"),
-        (lambda out, lse: (out,), "returned 1 tensors"),
-    ],
-)
-def test_contract(setup, spoil, note):
-    assert note in spoilt_forward(setup(), spoil).failures[0].note
-
-
 def test_counts_of_a_wrong_mask(setup):
     made = setup(build("causal", 300))
 
