@@ -70,9 +70,9 @@ def empty_rows(variant: OfferVariant) -> list[Asked]:
 def strided_inputs(variant: OfferVariant) -> list[Asked]:
     """The results are right if q, k and v are slices of larger tensors, as after a fused projection."""
     problems = variant.problems()
-    short = [(label, problem) for label, problem in problems if max(_lengths(problem)) <= _SHORT] or problems[:1]
+    short = [(label, p) for label, p in problems if max(p.concrete_mask.seqlen_q, p.concrete_mask.seqlen_k) <= _SHORT]
     # of several documents, if there is one
-    label, problem = max(short, key=lambda each: len(each[1].concrete_mask.head(0).array))
+    label, problem = max(short or problems[:1], key=lambda labelled: len(labelled[1].concrete_mask.head(0).array))
     return [(f"{label}, of slices of larger tensors", problem, _verify_strided)]
 
 
@@ -98,7 +98,7 @@ def deterministic(variant: OfferVariant) -> list[Asked]:
         asked = [(label, problem) for label, problem in asked if resolve(variant.name, problem).valid]
     if not asked:
         raise NotApplicableError("a half of the pair does not say that it is deterministic")
-    label, largest = max(asked, key=lambda each: each[1].area)
+    label, largest = max(asked, key=lambda labelled: labelled[1].area)
     if reasons := resolve(variant.name, largest).reasons:
         raise VerificationError(f"{label}: the offer promises equal bits, but: {paragraph(reasons)}")
     return [(f"{label}, {REPEATS} runs", largest, verify_repeats)]
@@ -170,7 +170,7 @@ def _partnered(variant: OfferVariant) -> tuple[OfferVariant, list[Labelled]]:
         return pair, pair.problems()
     asked = [(label, problem.in_direction(Direction.BACKWARD)) for label, problem in variant.problems()]
     resolve = variant.registry.resolve
-    found = [each for each in asked if resolve(variant.name, halves(each[1])[0]).is_by(variant.offer)]
+    found = [one for one in asked if resolve(variant.name, halves(one[1])[0]).is_by(variant.offer)]
     if not found:
         raise NotApplicableError("the offer's forward has no log-sum-exp for other kernels")
     return replace(variant, name=join(variant.name, PARTNER)), found
@@ -183,7 +183,3 @@ def _verify_strided(kernel: Kernel, problem: Problem, offer: Offer | None) -> Ve
         return replace(x, q=wider[:, :-1].copy_(x.q), k=k, v=v)
 
     return verify_results(kernel, kernel.plan(problem), 0, offer, sliced)
-
-
-def _lengths(problem: Problem) -> tuple[int, int]:
-    return problem.concrete_mask.seqlen_q, problem.concrete_mask.seqlen_k
