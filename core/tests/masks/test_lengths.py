@@ -1,7 +1,6 @@
 """Document lengths: the sums, the distributions, the reproducibility promise and the specs."""
 
 import json
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +8,12 @@ import pytest
 
 from longca.errors import RequestError, UnknownNameError
 from longca.masks import lengths
-from longca.masks.histogram import Histogram
 
 DISTRIBUTIONS = [
     *map(lengths.named, lengths.NAMES),
     lengths.mix(lengths.named("pile")),
-    lengths.HistogramLengths("h", Histogram((1, 3, 100, 5000), (1.0, 0.0, 2.5))),
-    lengths.ListedLengths("l", np.array([7, 1, 900])),
+    lengths.from_bins("h", (1, 3, 100, 5000), (1.0, 0.0, 2.5)),
+    lengths.from_list("l", np.array([7, 1, 900])),
 ]
 
 
@@ -24,7 +22,7 @@ def distribution(request: pytest.FixtureRequest) -> lengths.LengthDistribution:
     return request.param
 
 
-@pytest.mark.parametrize("total", [1, 2, 3, 1000, 8192, 65536, 1 << 20])
+@pytest.mark.parametrize("total", [1, 2, 1000, 1 << 20])
 def test_lengths_sum_to_the_total(distribution: lengths.LengthDistribution, total: int) -> None:
     drawn = distribution.sample(total, seed=3)
     assert drawn.dtype == np.int64
@@ -45,35 +43,20 @@ def test_seed_gives_the_pinned_lengths() -> None:
     assert pile.sample(4096, seed=0).tolist() == [376, 144, 26, 7, 834, 1991, 338, 380]
     mixed = lengths.mix(lengths.named("prolong64k")).sample(65536, seed=0).tolist()
     assert mixed[:8] == [516, 311, 6, 12138, 426, 597, 505, 1128]
-    histogram = lengths.HistogramLengths("h", Histogram((1, 3, 100, 5000), (1.0, 0.0, 2.5)))
+    histogram = lengths.from_bins("h", (1, 3, 100, 5000), (1.0, 0.0, 2.5))
     assert histogram.sample(9000, seed=0)[:6].tolist() == [2509, 2, 1, 1, 3719, 2768]
-    listed = lengths.ListedLengths("l", np.array([7, 1, 900]))
+    listed = lengths.from_list("l", np.array([7, 1, 900]))
     assert listed.sample(3000, seed=0).tolist() == [1, 7, 7, 7, 900, 900, 1, 900, 1, 276]
 
 
-def test_lengths_and_the_generator_do_not_depend_on_the_batch(
-    distribution: lengths.LengthDistribution, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outcomes = []
-    for batch in (1, 7, 4096, 100_000):
-        monkeypatch.setattr(lengths, "_BATCH", batch)
-        rng = np.random.Generator(np.random.PCG64(2))
-        outcomes.append((distribution.sample(30_000, rng, 0.2).tolist(), rng.random()))
-    assert all(outcome == outcomes[0] for outcome in outcomes)
-
-
-@pytest.mark.parametrize("name", lengths.NAMES)
-def test_quantiles_are_the_knots_and_log_linear_between(name: str) -> None:
-    distribution = lengths.named(name)
-    assert isinstance(distribution, lengths.KnotLengths)
-    for (q0, low), (q1, high) in pairwise(distribution.knots):
-        at = distribution.quantile(np.array([q0, (q0 + q1) / 2]))
-        assert at[0] == low
-        assert abs(at[1] - np.sqrt(low * high)) <= 0.5 + 1e-9 * high
+def test_a_generator_advances_by_one_number_a_document() -> None:
+    rng, other = (np.random.Generator(np.random.PCG64(2)) for _ in range(2))
+    other.random(len(lengths.named("pile").sample(30_000, rng, 0.2)))
+    assert rng.random() == other.random()
 
 
 def test_histogram_draws_bins_by_weight_and_lengths_alike() -> None:
-    histogram = lengths.HistogramLengths("h", Histogram((2, 4, 10, 20), (1.0, 0.0, 3.0)))
+    histogram = lengths.from_bins("h", (2, 4, 10, 20), (1.0, 0.0, 3.0))
     drawn = histogram.quantile(np.random.Generator(np.random.PCG64(0)).random(200_000))
     values, counts = np.unique(drawn, return_counts=True)
     assert values.tolist() == [2, 3, *range(10, 20)]
@@ -84,7 +67,7 @@ def test_histogram_draws_bins_by_weight_and_lengths_alike() -> None:
 @pytest.mark.parametrize("total", [1, 2, 1000, 65536, 1 << 20])
 def test_mix_gives_its_share_to_long_documents(total: int) -> None:
     # Short documents of 1 token tell the two kinds apart.
-    drawn = lengths.mix(lengths.ListedLengths("ones", np.array([1]))).sample(total, seed=0)
+    drawn = lengths.mix(lengths.from_list("ones", np.array([1]))).sample(total, seed=0)
     assert drawn.sum() == total
     short = int(0.4 * total)
     long = drawn[drawn > 1]
@@ -120,7 +103,6 @@ def test_specs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lengths.resolve_lengths("mix:pile", 1 << 20).name == "mix:pile"
     own = lengths.named("pile")
     assert lengths.resolve_lengths(own, 1 << 20) is own
-    assert lengths.mix(own, 0.5).name == "mix:pile (long_share=0.5)"
 
 
 @pytest.mark.parametrize("spec", ["piles", "mix:piles", "PROLONG64K", ""])

@@ -20,8 +20,8 @@ import json
 import math
 import operator
 import os
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -31,17 +31,14 @@ from numpy.typing import NDArray
 
 from longca.errors import RequestError, UnknownNameError
 from longca.limits import MAX_DOCUMENTS, MAX_SEQLEN, check_pieces, shown
-from longca.masks.histogram import Histogram
-from longca.masks.length_files import SUFFIXES, holds_lengths, read_histogram, read_lengths
 
 __all__ = [
     "NAMES",
-    "HistogramLengths",
-    "KnotLengths",
     "LengthDistribution",
-    "ListedLengths",
     "describe_file",
     "for_seqlen",
+    "from_bins",
+    "from_list",
     "length_file",
     "mix",
     "named",
@@ -51,14 +48,28 @@ __all__ = [
 NAMES = ("pile", "prolong64k", "prolong512k")
 
 _BATCH = 4096
+_LONG_SHARE = 0.6
+
+_Ints = NDArray[np.int64]
 
 
-class LengthDistribution(ABC):
-    """A distribution of document lengths. Records store its `name`."""
+@dataclass(frozen=True, eq=False)
+class LengthDistribution:
+    """A distribution of document lengths.
+
+    Attributes:
+        name: Its name in records.
+        quantile: The inverse cumulative function: lengths, int64 [n] and ≥ 1, at cumulative shares [n] in [0, 1).
+        has_long: Whether 60 % of the tokens are in documents of 8-30 K instead, shuffled among the others.
+        content: The content of its file in words. Empty without a file.
+    """
 
     name: str
+    quantile: Callable[[NDArray[np.float64]], _Ints] = field(repr=False)
+    has_long: bool = False
+    content: str = ""
 
-    def sample(self, total: int, seed: int | np.random.Generator, max_share: float | None = None) -> NDArray[np.int64]:
+    def sample(self, total: int, seed: int | np.random.Generator, max_share: float | None = None) -> _Ints:
         """Draws document lengths, int64 [documents], each ≥ 1, that sum to exactly `total`.
 
         Args:
@@ -75,127 +86,81 @@ class LengthDistribution(ABC):
             raise RequestError(f"cannot draw documents for {shown(total)} tokens; ask for 1 to {MAX_SEQLEN}")
         if max_share is not None and not 0 < max_share <= 1:
             raise RequestError(f"max_share is {max_share}; a share of the total is above 0 and at most 1")
+        if not isinstance(seed, np.random.Generator) and seed < 0:
+            raise RequestError(f"the seed is {seed}; seeds are 0 or more")
+        rng = seed if isinstance(seed, np.random.Generator) else np.random.Generator(np.random.PCG64(seed))
         longest = total if max_share is None else max(1, math.floor(max_share * total))
-        return self._fill(total, _generator(seed), longest)
-
-    @abstractmethod
-    def _fill(self, total: int, rng: np.random.Generator, longest: int) -> NDArray[np.int64]:
-        """Draws lengths in [1, longest] that sum to `total` ≥ 0."""
-
-
-class _InverseLengths(LengthDistribution):
-    """A distribution with a known inverse cumulative function."""
-
-    @abstractmethod
-    def quantile(self, u: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The lengths, int64 [n] and ≥ 1, at cumulative shares u [n] in [0, 1)."""
-
-    def _fill(self, total: int, rng: np.random.Generator, longest: int) -> NDArray[np.int64]:
-        batches: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
-        while total > 0:
-            state = rng.bit_generator.state
-            lengths = np.minimum(self.quantile(rng.random(_BATCH)), longest)
-            ends = np.cumsum(lengths)
-            if ends[-1] >= total:
-                used = int(np.searchsorted(ends, total)) + 1
-                lengths = lengths[:used]
-                lengths[-1] -= ends[used - 1] - total
-                # Give back the numbers drawn ahead: the caller's next draw must not depend on _BATCH.
-                rng.bit_generator.state = state
-                rng.random(used)
-            batches.append(lengths)
-            total -= int(lengths.sum())
-            if len(batches) * _BATCH > MAX_DOCUMENTS:
-                check_pieces(sum(map(len, batches)), "documents or more", "Draw them from longer lengths")
-        return np.concatenate(batches)
+        if not self.has_long:
+            return _fill(self.quantile, total, rng, longest)
+        short = int((1 - _LONG_SHARE) * total)
+        parts = _fill(self.quantile, short, rng, longest), _fill(_long, total - short, rng, longest)
+        lengths = np.concatenate(parts)
+        return lengths[np.argsort(rng.random(len(lengths)), kind="stable")]
 
 
-@dataclass(frozen=True)
-class KnotLengths(_InverseLengths):
-    """Lengths that are log-linear between (quantile, length) knots, rounded to the nearest token.
+def _fill(
+    quantile: Callable[[NDArray[np.float64]], _Ints], total: int, rng: np.random.Generator, longest: int
+) -> _Ints:
+    """Draws lengths in [1, longest] that sum to `total` ≥ 0."""
+    batches: list[_Ints] = [np.empty(0, np.int64)]
+    while total > 0:
+        state = rng.bit_generator.state
+        lengths = np.minimum(quantile(rng.random(_BATCH)), longest)
+        ends = np.cumsum(lengths)
+        if ends[-1] >= total:
+            used = int(np.searchsorted(ends, total)) + 1
+            lengths = lengths[:used]
+            lengths[-1] -= ends[used - 1] - total
+            # Give back the numbers drawn ahead: the caller's next draw must not depend on _BATCH.
+            rng.bit_generator.state = state
+            rng.random(used)
+        batches.append(lengths)
+        total -= int(lengths.sum())
+        if len(batches) * _BATCH > MAX_DOCUMENTS:
+            check_pieces(sum(map(len, batches)), "documents or more", "Draw them from longer lengths")
+    return np.concatenate(batches)
 
-    Attributes:
-        name: Its name in records.
-        knots: (quantile, length) pairs with quantiles ascending from 0 to 1.
-    """
 
-    name: str
-    knots: tuple[tuple[float, float], ...]
+def from_bins(name: str, edges: tuple[int, ...], weights: tuple[float, ...], content: str = "") -> LengthDistribution:
+    """Draws a bin [edges[i], edges[i + 1]) by its weight, then a length of the bin uniformly."""
+    lower, upper = np.array(edges[:-1]), np.array(edges[1:])
+    # Divide by the largest weight first: the sum of finite weights may overflow a float.
+    cumulative = np.cumsum(np.array(weights) / max(weights))
+    cumulative /= cumulative[-1]
 
-    def quantile(self, u: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The lengths, int64 [n], at cumulative shares u [n]."""
-        quantiles, lengths = np.array(self.knots).T
-        return np.rint(np.exp(np.interp(u, quantiles, np.log(lengths)))).astype(np.int64)
-
-
-@dataclass(frozen=True)
-class HistogramLengths(_InverseLengths):
-    """Draws a bin by its weight, then a length of the bin uniformly."""
-
-    name: str
-    histogram: Histogram
-
-    def quantile(self, u: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The lengths, int64 [n], at cumulative shares u [n]."""
-        lower, upper = np.array(self.histogram.edges[:-1]), np.array(self.histogram.edges[1:])
-        # Divide by the largest weight first: the sum of finite weights may overflow a float.
-        weights = np.array(self.histogram.weights) / max(self.histogram.weights)
-        cumulative = np.cumsum(weights)
-        cumulative /= cumulative[-1]
+    def quantile(u: NDArray[np.float64]) -> _Ints:
         bins = np.searchsorted(cumulative, u, side="right")
         start = np.r_[0.0, cumulative][bins]
         within = (u - start) / (cumulative[bins] - start)
         lengths = lower[bins] + np.floor(within * (upper - lower)[bins]).astype(np.int64)
-        # `within` may be rounded up to 1.
-        return np.minimum(lengths, upper[bins] - 1)
+        return np.minimum(lengths, upper[bins] - 1)  # `within` may be rounded up to 1
+
+    return LengthDistribution(name, quantile, content=content)
 
 
-@dataclass(frozen=True, eq=False)
-class ListedLengths(_InverseLengths):
-    """Draws the entries of a list of lengths, read from a file of some form, uniformly, with replacement."""
-
-    name: str
-    lengths: NDArray[np.int64] = field(repr=False)
-    form: str = ""
-
-    def quantile(self, u: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The lengths, int64 [n], at cumulative shares u [n]."""
-        return self.lengths[(u * len(self.lengths)).astype(np.int64)]
-
-
-@dataclass(frozen=True)
-class _Mix(LengthDistribution):
-    name: str
-    short: LengthDistribution
-    long_share: float
-
-    def _fill(self, total: int, rng: np.random.Generator, longest: int) -> NDArray[np.int64]:
-        short = int((1 - self.long_share) * total)
-        lengths = np.concatenate([self.short._fill(short, rng, longest), _LONG._fill(total - short, rng, longest)])
-        return lengths[np.argsort(rng.random(len(lengths)), kind="stable")]
+def from_list(name: str, lengths: _Ints, content: str = "") -> LengthDistribution:
+    """Draws the entries of a list of lengths uniformly, with replacement."""
+    return LengthDistribution(name, lambda u: lengths[(u * len(lengths)).astype(np.int64)], content=content)
 
 
 #: The long documents of the distributed experiments: uniform from 8 K to 30 K tokens, both included.
-_LONG = HistogramLengths("uniform 8-30K", Histogram((8 * 1024, 30 * 1024 + 1), (1,)))
+_long = from_bins("uniform 8-30K", (8 * 1024, 30 * 1024 + 1), (1,)).quantile
 
 
-def mix(short: LengthDistribution, long_share: float = 0.6) -> LengthDistribution:
-    """The shuffled mix of the distributed experiments: `long_share` of the tokens in documents of 8-30 K, else `short`.
+def mix(short: LengthDistribution) -> LengthDistribution:
+    """The shuffled mix of the distributed experiments: 60 % of the tokens in documents of 8-30 K, else `short`.
 
     Raises:
-        RequestError: `long_share` is outside [0, 1], or `short` is itself a mix.
+        RequestError: `short` is itself a mix.
     """
-    if isinstance(short, _Mix):
+    if short.has_long:
         raise RequestError(f"cannot mix {short.name!r} again; mix one of {', '.join(NAMES)} or a file")
-    if not 0 <= long_share <= 1:
-        raise RequestError(f"long_share is {long_share}; it is a share of the tokens, from 0 to 1")
-    share = "" if long_share == 0.6 else f" (long_share={long_share:g})"
-    return _Mix(f"mix:{short.name}{share}", short, long_share)
+    return replace(short, name=f"mix:{short.name}", has_long=True)
 
 
 @cache
 def named(name: str) -> LengthDistribution:
-    """One of the paper's distributions, `NAMES`.
+    """One of the paper's distributions, `NAMES`: log-linear between (quantile, length) knots.
 
     Raises:
         UnknownNameError: The name is not in `NAMES`.
@@ -203,7 +168,10 @@ def named(name: str) -> LengthDistribution:
     if name not in NAMES:
         raise UnknownNameError("length distribution", name, [*NAMES, "auto", "mix", *(f"mix:{n}" for n in NAMES)])
     data = resources.files("longca.masks").joinpath("data", "document_lengths.json").read_text("utf-8")
-    return KnotLengths(name, tuple((quantile, length) for quantile, length in json.loads(data)[name]))
+    quantiles, lengths = np.array(json.loads(data)[name], np.float64).T
+    return LengthDistribution(
+        name, lambda u: np.rint(np.exp(np.interp(u, quantiles, np.log(lengths)))).astype(np.int64)
+    )
 
 
 def for_seqlen(seqlen: int) -> LengthDistribution:
@@ -246,13 +214,12 @@ def describe_file(path: Path) -> str:
     Raises:
         RequestError: The file is missing, has another suffix, or is refused by `length_files`.
     """
-    found = _from_file(path)
-    if isinstance(found, ListedLengths):
-        return f"{path}: {len(found.lengths):,} lengths, {found.form}"
-    return f"{path}: a histogram of {len(found.histogram.weights):,} bins"
+    return f"{path}: {_from_file(path).content}"
 
 
-def _from_file(path: Path) -> ListedLengths | HistogramLengths:
+def _from_file(path: Path) -> LengthDistribution:
+    from longca.masks.length_files import SUFFIXES, holds_lengths, read_histogram, read_lengths
+
     if not os.path.lexists(path) or path.is_dir():
         raise RequestError(
             f"no file of document lengths at {str(path)!r}; give a histogram, a list of lengths or a name"
@@ -263,13 +230,7 @@ def _from_file(path: Path) -> ListedLengths | HistogramLengths:
             "it, or make a histogram of a corpus with longca make-lengths"
         )
     if path.suffix.lower() in {".csv", ".json"} and not holds_lengths(path):
-        return HistogramLengths(path.name, read_histogram(path))
-    return ListedLengths(path.name, *read_lengths(path))
-
-
-def _generator(seed: int | np.random.Generator) -> np.random.Generator:
-    if isinstance(seed, np.random.Generator):
-        return seed
-    if seed < 0:
-        raise RequestError(f"the seed is {seed}; seeds are 0 or more")
-    return np.random.Generator(np.random.PCG64(seed))
+        bins = read_histogram(path)
+        return from_bins(path.name, bins.edges, bins.weights, f"a histogram of {len(bins.weights):,} bins")
+    lengths, form = read_lengths(path)
+    return from_list(path.name, lengths, f"{len(lengths):,} lengths, {form}")

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from longca import limits, masks, plugins
 from longca.errors import MaskError, RequestError
-from longca.masks.lengths import ListedLengths
+from longca.masks.lengths import from_list
 from longca_bench.cli.app import app
 from longca_bench.suites.cases import expand
 from longca_bench.suites.one_problem import problem_suite
@@ -192,7 +192,7 @@ def test_masks_of_too_many_parts():
         lambda: masks.build("causal_document", many, documents=iter(lambda: 1, 0)),
         lambda: masks.build("block_causal_document", many, documents=[many], block=1),
         lambda: masks.sample("block_causal_document", many, block=1),
-        lambda: masks.sample("causal_document", 2 * many, lengths=ListedLengths("ones", np.ones(8, np.int64))),
+        lambda: masks.sample("causal_document", 2 * many, lengths=from_list("ones", np.ones(8, np.int64))),
         lambda: masks.sample("variable_block_sparse", masks.MAX_SEQLEN),
     ):
         with pytest.raises(MaskError, match=r"at most 1048576|more than 4294967296"):
