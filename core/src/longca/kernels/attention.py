@@ -106,15 +106,13 @@ def attend_on_device(
     deterministic: bool = False,
     allow_unverified: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """out and lse of `attention` without a strategy. The mask may be a tensor of its key: int64 [], on the CPU."""
+    """out and lse of `attention` without a strategy. The mask may be its key in a tensor: int64 [], on the CPU."""
     check_inputs(q, k, v)
     if forward_ad._current_level >= 0:
         _check_no_tangent(q, k, v)
     check_settings(kernel, softmax_scale, deterministic, allow_unverified)
     training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    # A scale that is no float and a flag that is no bool are converted or refused by the operator's schema.
-    plain = type(softmax_scale) in (float, type(None)) and type(deterministic) is type(allow_unverified) is bool
-    if isinstance(mask, Mask) and is_direct(q, k, v) and plain:
+    if isinstance(mask, Mask) and is_direct(q, k, v):
         return attend(q, k, v, mask, Settings(kernel, softmax_scale, deterministic, allow_unverified), training)
     key = torch.from_numpy(mask.key_array) if isinstance(mask, Mask) else mask
     transformed = not torch.compiler.is_compiling() and _C._are_functorch_transforms_active()
@@ -124,23 +122,14 @@ def attend_on_device(
 
 
 def check_without_strategy(mesh: object, placement: object, transport: object) -> None:
-    """Checks the arguments of a call on one device that belong to strategies.
-
-    Raises:
-        RequestError: One of them was given.
-    """
+    """Raises RequestError if a call on one device was given an argument that belongs to strategies."""
     if mesh is not None or placement != "auto" or transport != "auto":
         what = "mesh" if mesh is not None else "placement" if placement != "auto" else "transport"
         raise RequestError(f"a {what} without a strategy; give strategy= one of those that `longca plugins` lists")
 
 
 def check_mesh(strategy: str, mesh: object) -> DeviceMesh:
-    """The device mesh of a call under a strategy.
-
-    Raises:
-        UnknownNameError: Nobody provides the strategy.
-        RequestError: The mesh is no device mesh.
-    """
+    """The device mesh of a call under a strategy, or RequestError. UnknownNameError if nobody provides the strategy."""
     from torch.distributed.device_mesh import DeviceMesh
 
     if strategy != "auto":
@@ -156,37 +145,25 @@ def check_mesh(strategy: str, mesh: object) -> DeviceMesh:
 def check_settings(
     kernel: object, softmax_scale: object, deterministic: object = False, allow_unverified: object = False
 ) -> None:
-    """Checks the arguments whose errors the operator's schema would word badly.
-
-    Raises:
-        RequestError: The kernel is no name, the scale no number, or a flag neither True nor False.
-    """
+    """Raises RequestError if the kernel is no name, the scale no number, or a flag neither True nor False."""
     if not isinstance(kernel, str):
         raise RequestError(f"kernel is {kernel!r}; give a kernel's name, or auto")
-    # A compiler knows plain numbers by their types. NumPy's numbers and others convert themselves.
-    if softmax_scale is not None and not (
-        isinstance(softmax_scale, (int, float)) or hasattr(softmax_scale, "__float__")
-    ):
-        raise RequestError(f"softmax_scale is {softmax_scale!r}; give a number above 0, or None for 1/√D")
+    if softmax_scale is not None and not isinstance(softmax_scale, (int, float)):
+        raise RequestError(f"softmax_scale is {softmax_scale!r}; give a float above 0, or None for 1/√D")
     for name, flag in (("deterministic", deterministic), ("allow_unverified", allow_unverified)):
-        if not (isinstance(flag, bool) or hasattr(flag, "__bool__")):
+        if not isinstance(flag, bool):
             raise RequestError(f"{name} is {flag!r}; give True or False")
 
 
 def check_kernel(kernel: object) -> None:
-    """Checks the kernel of calls to come.
-
-    Raises:
-        RequestError: It is no name.
-        UnknownNameError: Nobody provides it.
-    """
+    """Raises RequestError if the kernel of calls to come is no name, and UnknownNameError if nobody provides it."""
     check_settings(kernel, None)
     if isinstance(kernel, str) and kernel != "auto":
         plugins.registry().manifests(kernel)
 
 
 def _check_no_tangent(*tensors: Tensor) -> None:
-    """Checks that forward-mode differentiation does not go through attention. Transforms hide who has a tangent."""
+    """Refuses forward-mode differentiation through attention. Transforms hide who has a tangent."""
     if _C._are_functorch_transforms_active() or any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
         raise UnsupportedError(
             "attention was called under forward-mode differentiation (torch.func.jvp, jacfwd, hessian or make_dual), "

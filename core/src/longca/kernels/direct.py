@@ -19,11 +19,10 @@ __all__ = ["attend", "is_direct"]
 
 
 def is_direct(*tensors: Tensor) -> bool:
-    """Whether a function of these tensors may run without the dispatcher.
+    """Whether a function of these tensors, which are on one device, may run without the dispatcher.
 
     It may not under a compiler, a tracer, functorch, or a mode that watches operators. Neither may it if a tensor is a
-    subclass, a fake or a negated view, or lies on another device than a CPU or a CUDA device. The tensors are on one
-    device.
+    subclass, a fake or a negated view, or lies on another device than a CPU or a CUDA device.
     """
     if (
         is_compiling()

@@ -6,19 +6,15 @@ them too. The mask travels as its key, in a tensor of one number.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
-from torch import _C, Tensor
-from torch._library.autograd import make_autograd_impl
-from torch._library.custom_ops import CustomOpDef
+from torch import Tensor
 
 from longca.errors import UnsupportedError
-from longca.kernels.direct import is_direct
 from longca.kernels.planned import Settings, planned
 
-__all__ = ["TransformedAttention", "attention", "attention_backward", "quicken"]
+__all__ = ["TransformedAttention", "attention", "attention_backward"]
 
 
 #: A CUDA graph of a compiler would replay one mask for ever, because the key is read on the host.
@@ -97,11 +93,7 @@ class TransformedBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_grads: Tensor) -> NoReturn:
-        """Refuses a gradient of a gradient.
-
-        Raises:
-            UnsupportedError: Always.
-        """
+        """Refuses a gradient of a gradient."""
         raise UnsupportedError("kernels have no second derivative; take gradients of attention once")
 
 
@@ -118,34 +110,3 @@ class TransformedAttention(torch.autograd.Function):
         grads = TransformedBackward.apply(dout, *ctx.saved_tensors, *ctx.settings)  # type: ignore[no-untyped-call]
         return (*grads, None, None, None, None, None, None)
 
-
-#: Kernels for CPUs and CUDA devices, which the dispatcher takes before those that PyTorch makes for any device.
-_QUICK = torch.library.Library("longca", "FRAGMENT")
-
-
-def quicken(operator: CustomOpDef, function: Callable[..., Any], tensors: int) -> None:
-    """Lets calls on plain tensors reach the function at once, which a compiled graph makes at every step.
-
-    PyTorch's own kernels dispatch each call a second time below autograd, and take twenty microseconds for it.
-
-    Args:
-        operator: The operator.
-        function: What it computes.
-        tensors: The number of its first arguments that may need a gradient.
-    """
-    differentiable = make_autograd_impl(operator._opoverload, operator)  # as `operator` has by itself
-    function = torch.compiler.disable(function)
-
-    def call(keyset: _C.DispatchKeySet, *args: Any) -> Any:
-        given = args[:tensors]
-        if is_direct(*given) and not (torch.is_grad_enabled() and any(x.requires_grad for x in given)):
-            return function(*args)
-        return differentiable(keyset, *args)
-
-    for device in ("CPU", "CUDA"):
-        _QUICK.impl(operator._name, function, device)
-        _QUICK.impl(operator._name, call, f"Autograd{device}", with_keyset=True)
-
-
-quicken(attention, attention._init_fn, 3)
-quicken(attention_backward, attention_backward._init_fn, 6)

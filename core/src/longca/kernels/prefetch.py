@@ -44,7 +44,7 @@ def prefetch(
 
     A side thread chooses the kernel and the placement, makes the layout, and plans. It takes masks in the order of the
     calls. The arguments are those of the later call. A call with other arguments plans for itself. A call that comes
-    too early waits for the plan. At most 16 masks wait for the side thread, and a further request waits for room.
+    too early waits for the plan. At most 64 plans wait for their calls, and a further one drops the oldest.
 
     Under a strategy, all ranks make the same calls in the same order. The side thread does only what its rank does
     alone. The call that needs the plan starts the collectives: with `auto`, the ranks agree there. The constructor of a

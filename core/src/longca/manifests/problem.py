@@ -12,7 +12,7 @@ from typing import Literal
 from longca.errors import RequestError, UnknownNameError
 from longca.limits import shown
 from longca.manifests.offers import Direction, DType, check_dtype
-from longca.masks import Admits, BlockSparseMask, Mask
+from longca.masks import BlockSparseMask, Mask, Pattern
 
 __all__ = ["Device", "Direction", "Problem"]
 
@@ -92,7 +92,7 @@ class Problem:
             direction, or a forward of the backward alone.
     """
 
-    mask: Admits
+    mask: Mask | Pattern
     heads_q: int
     heads_kv: int | None = None
     head_dim: int = 128

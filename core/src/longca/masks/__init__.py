@@ -19,7 +19,7 @@ from longca.masks.conversions import from_cu_seqlens, from_dense, from_position_
 from longca.masks.factors import FACTORS
 from longca.masks.forms import Form, Varlen, Window
 from longca.masks.lengths import LengthDistribution, resolve_lengths
-from longca.masks.mask import Admits, Mask
+from longca.masks.mask import Mask
 from longca.masks.patterns import PATTERNS, Pattern, build, get_pattern, register
 from longca.masks.sampling import sample
 from longca.masks.slice_mask import SliceMask
@@ -32,7 +32,6 @@ __all__ = [
     "MAX_DENSE_CELLS",
     "MAX_SEQLEN",
     "PATTERNS",
-    "Admits",
     "BlockRuns",
     "BlockSparseMask",
     "Blocks",

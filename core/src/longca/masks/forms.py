@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longca.masks.intervals import IntervalPieces, ragged
-from longca.masks.slices import UNBOUNDED, SliceArray, area, corner_band, tighten
+from longca.masks.slices import UNBOUNDED, SliceArray, corner_band, tighten
 
-__all__ = ["Form", "Varlen", "Window", "local_windows", "pack", "pieces_to_slices", "window"]
+__all__ = ["Form", "Varlen", "Window", "local_windows", "pack", "pieces_to_slices"]
 
 
 class Form(StrEnum):
@@ -73,19 +73,6 @@ class Varlen:
     def max_seqlen_k(self) -> int:
         """Keys of the longest document."""
         return int(np.diff(self.cu_seqlens_k).max(initial=0))
-
-
-def window(slices: SliceArray, seqlen_q: int, seqlen_k: int) -> Window | None:
-    """The band that the slices form together, or None if they form no single band."""
-    if not len(slices):
-        return None
-    band = np.array([[0, seqlen_q, 0, seqlen_k, slices[:, 4].min(), slices[:, 5].max()]])
-    if area(tighten(band)).sum() != area(slices).sum():
-        return None
-    left, right, left_binds, right_binds = (int(x[0]) for x in local_windows(band))
-    if left < 0 or right < 0:
-        return None
-    return Window(left if left_binds else None, right if right_binds else None)
 
 
 def pieces_to_slices(pieces: IntervalPieces) -> SliceArray:

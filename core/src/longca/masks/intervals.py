@@ -21,9 +21,6 @@ __all__ = ["IntervalPieces", "interval_pieces"]
 
 Ints = NDArray[np.int64]
 
-#: Rows of a part of `IntervalPieces.ends`.
-_PART = 2**20
-
 
 @dataclass(frozen=True, eq=False)
 class IntervalPieces:
@@ -64,52 +61,28 @@ class IntervalPieces:
         """Rows of each segment: [segments]."""
         return np.diff(self.rows)
 
-    def expand(self, n: int | None = None) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Returns (starts, stops), each int32 [n, rows]. Unused intervals are empty: [0, 0).
-
-        Args:
-            n: Intervals a row. None takes the largest number of any row.
-
-        Raises:
-            ValueError: A row has more than n intervals.
-        """
-        most = self.max_intervals
-        if n is not None and most > n:
-            raise ValueError(f"a row has {most} intervals, more than the {n} asked for")
-        count = most if n is None else n
-        starts = np.zeros((count, int(self.rows[-1])), np.int32)
-        stops = np.zeros_like(starts)
+    def expand(self, n: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """(starts, stops), each int32 [n, rows] with n ≥ `max_intervals`. Unused intervals are empty: [0, 0)."""
+        starts, stops = np.zeros((2, n, int(self.rows[-1])), np.int32)
         for slot, (start, stop) in enumerate(self.slots()):
             starts[slot], stops[slot] = start, stop
         return starts, stops
 
     def slots(self) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32]]]:
         """(starts, stops) of the first interval of each row, then of the second, and so on: int32 [rows] each."""
-        offsets = np.arange(int(self.rows[-1])) - np.repeat(self.rows[:-1], self.heights)
+        rows = self.rows.astype(np.int32)
+        offsets = np.arange(rows[-1], dtype=np.int32) - np.repeat(rows[:-1], self.heights)
         for slot in range(self.max_intervals):
             mine = self.slot == slot
             ends = []
             for base, step in ((self.start, self.start_step), (self.stop, self.stop_step)):
-                table = np.zeros((2, len(self.heights)), np.int64)
+                table = np.zeros((2, len(self.heights)), np.int32)
                 table[:, self.segment[mine]] = base[mine], step[mine]
-                ends.append(np.repeat(table[0], self.heights) + np.repeat(table[1], self.heights) * offsets)
-            yield ends[0].astype(np.int32), ends[1].astype(np.int32)
-
-    def ends(self) -> Iterator[NDArray[np.int32]]:
-        """The arrays of `slots` one after another, in parts that take little memory at any length."""
-        parts = self.split_rows(np.arange(0, int(self.rows[-1]), _PART))
-        bounds = np.append(np.arange(0, int(self.rows[-1]), _PART), self.rows[-1])
-        segments = np.searchsorted(parts.rows, bounds)
-        for slot in range(self.max_intervals):
-            mine = parts.slot == slot
-            for base, step in ((parts.start, parts.start_step), (parts.stop, parts.stop_step)):
-                table = np.zeros((2, len(parts.heights)), np.int64)
-                table[:, parts.segment[mine]] = base[mine], step[mine]
-                for (first, last), (row, stop) in zip(pairwise(segments), pairwise(bounds), strict=True):
-                    here, heights = slice(first, last), parts.heights[first:last]
-                    offsets = np.arange(row, stop) - np.repeat(parts.rows[:-1][here], heights)
-                    ends = np.repeat(table[0, here], heights) + np.repeat(table[1, here], heights) * offsets
-                    yield ends.astype(np.int32)
+                moved = np.repeat(table[1], self.heights)
+                moved *= offsets
+                moved += np.repeat(table[0], self.heights)
+                ends.append(moved)
+            yield ends[0], ends[1]
 
     def empty_rows(self) -> NDArray[np.bool_] | None:
         """Whether each row has no interval: bool [rows]. None if every row has one."""

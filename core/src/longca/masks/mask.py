@@ -6,7 +6,7 @@ import itertools
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,46 +19,12 @@ from longca.masks.forms import Form
 if TYPE_CHECKING:
     from longca.masks.slice_mask import SliceMask
 
-__all__ = ["Admits", "Mask", "check_seqlen"]
+__all__ = ["Mask", "check_seqlen"]
 
 Intervals = tuple[NDArray[np.int32], NDArray[np.int32]]
 
 _keys = itertools.count(1)
 _by_key: weakref.WeakValueDictionary[int, Mask] = weakref.WeakValueDictionary()
-
-
-class Admits(Protocol):
-    """The questions that a verdict asks of a mask. A pattern answers them for all of its masks."""
-
-    @property
-    def label(self) -> str:
-        """The name of the mask in a message."""
-
-    @property
-    def noun(self) -> str:
-        """The mask in a sentence, after an article."""
-
-    @property
-    def heads(self) -> int:
-        """Number of heads with masks of their own. 1 if all heads share one mask."""
-
-    @property
-    def block_size(self) -> int | None:
-        """Tokens of a block of a uniform block-sparse mask. None if blocks differ, are not known, or do not exist."""
-
-    @property
-    def has_uniform_blocks(self) -> bool:
-        """Whether all blocks of a block-sparse mask have one size."""
-
-    @property
-    def is_square(self) -> bool:
-        """Whether there are as many queries as keys."""
-
-    def admits(self, form: Form) -> bool:
-        """Whether the form can express the mask exactly."""
-
-    def count(self, form: Form) -> int:
-        """Number of intervals or layers that an admitted form takes. Forms without a count return 1."""
 
 
 class Mask(ABC):
@@ -72,7 +38,7 @@ class Mask(ABC):
         pattern: Name of the pattern that built it. None for any other mask, for instance a cut.
         factors: The factors of the pattern.
         key: A number that is unique to this object in this process. `Mask.by_key` finds the mask by it.
-        key_array: The key as an array. A compiler treats an array as data, and a number as a constant of the program.
+        key_array: The key as an array, which a compiler treats as data.
     """
 
     def __init__(self, seqlen_q: int, seqlen_k: int) -> None:
@@ -254,19 +220,19 @@ class Mask(ABC):
     # Algebra
 
     def __and__(self, other: Mask) -> SliceMask:
-        """The pairs that both masks show. See `longca.masks.intersection`."""
+        """The pairs that both masks show (`longca.masks.intersection`)."""
         from longca.masks.algebra import intersection
 
         return intersection(self, other) if isinstance(other, Mask) else NotImplemented
 
     def __or__(self, other: Mask) -> SliceMask:
-        """The pairs that either mask shows. See `longca.masks.union`."""
+        """The pairs that either mask shows (`longca.masks.union`)."""
         from longca.masks.algebra import union
 
         return union(self, other) if isinstance(other, Mask) else NotImplemented
 
     def __invert__(self) -> SliceMask:
-        """The pairs that the mask hides. See `longca.masks.complement`."""
+        """The pairs that the mask hides (`longca.masks.complement`)."""
         from longca.masks.algebra import complement
 
         return complement(self)
@@ -287,11 +253,7 @@ class Mask(ABC):
 
 
 def check_seqlen(value: Any, name: str = "seqlen", least: int = 1) -> int:
-    """Returns a sequence length as an int.
-
-    Raises:
-        MaskError: The value is not an integer from `least` to MAX_SEQLEN.
-    """
+    """Returns a sequence length as an int, or raises MaskError if it is no integer from `least` to MAX_SEQLEN."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise MaskError(f"{name} is {shown(value)}; give an integer number of tokens")
     if not least <= value <= MAX_SEQLEN:

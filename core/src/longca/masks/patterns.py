@@ -24,7 +24,7 @@ __all__ = ["PATTERNS", "Pattern", "build", "check_factor_names", "get_pattern", 
 class Pattern:
     """A named family of masks.
 
-    It answers the questions of a verdict (`Admits`) for all of its masks together. So a kernel can be listed for a
+    It answers the questions of a verdict for all of its masks together. So a kernel can be listed for a
     pattern without a mask at hand.
 
     Attributes:

@@ -9,12 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-import numpy as np
-from numpy.typing import NDArray
-
 from longca.masks.forms import Form, Window, pieces_to_slices
 from longca.masks.slice_mask import SliceMask
-from longca.masks.slices import Slice, SliceArray, area, tighten
+from longca.masks.slices import Slice, merge
 
 __all__ = ["Rectangle", "rectangles"]
 
@@ -57,7 +54,7 @@ def rectangles(mask: SliceMask, most: int) -> list[Rectangle]:
     pieces = pieces_to_slices(mask.row_pieces)
     if len(pieces) > _PIECES * most:
         return []
-    slices = _joined(pieces)
+    slices = merge(pieces)
     if len(slices) > most or any(above[1] > below[0] for above, below in pairwise(slices)):
         return []
     found = []
@@ -69,18 +66,3 @@ def rectangles(mask: SliceMask, most: int) -> list[Rectangle]:
             return []
         found.append(Rectangle(slice(q0, q1), slice(k0, k1), window))
     return found
-
-
-def _joined(pieces: SliceArray) -> list[NDArray[np.int64]]:
-    """Slices below one another, joined where they are one band together. A band's last row is a piece of its own."""
-    joined: list[NDArray[np.int64]] = []
-    for piece in pieces:
-        if joined:
-            pair = np.stack([joined[-1], piece])
-            low, high = pair.min(axis=0), pair.max(axis=0)
-            band = tighten(np.array([[low[0], high[1], low[2], high[3], low[4], high[5]]]))
-            if joined[-1][1] == piece[0] and area(band).sum() == area(pair).sum():
-                joined[-1] = band[0]
-                continue
-        joined.append(piece)
-    return joined

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longca.errors import MaskError
-from longca.masks import cutting, forms, layering
+from longca.masks import cutting, layering
 from longca.masks.blocks import Blocks
 from longca.masks.forms import Form, Varlen, Window
 from longca.masks.intervals import IntervalPieces, interval_pieces
@@ -80,11 +81,7 @@ class SliceMask(Mask):
         return int(area(self.array).sum())
 
     def dense(self) -> NDArray[np.bool_]:
-        """The boolean matrix [seqlen_q, seqlen_k].
-
-        Raises:
-            MaskError: The matrix would have more than MAX_DENSE_CELLS entries.
-        """
+        """The boolean matrix [seqlen_q, seqlen_k]. See `Mask.dense`."""
         self._check_dense()
         out = np.zeros((self.seqlen_q, self.seqlen_k), np.bool_)
         for q0, q1, k0, k1, lo, hi in self.array.tolist():
@@ -123,7 +120,7 @@ class SliceMask(Mask):
             raise MaskError(
                 f"a {one} of this {self.label} has {pieces.max_intervals} intervals of {others}, not {n} or fewer"
             )
-        return pieces.expand(n)
+        return pieces.expand(pieces.max_intervals if n is None else n)
 
     def blocks(self, block_q: int, block_k: int) -> Blocks:
         """Runs of visible blocks of [block_q, block_k] tokens. See `Mask.blocks`."""
@@ -134,11 +131,12 @@ class SliceMask(Mask):
     @cached_property
     def window(self) -> Window | None:
         """The window that equals the mask, or None if the mask is no single band. A full mask has no bounds."""
-        return forms.window(self.array, self.seqlen_q, self.seqlen_k)
+        stack, index = self._in_stack
+        return stack.window(index)
 
     @cached_property
     def _in_stack(self) -> tuple[MaskStack, int]:
-        """The stack that answers about forms and tiles for this mask, and the mask's place in it."""
+        """The stack that answers about forms for this mask, and the mask's place in it."""
         from longca.masks.stack import MaskStack
 
         return MaskStack.of([self]), 0
@@ -161,14 +159,6 @@ class SliceMask(Mask):
         stack, index = self._in_stack
         return bool(stack.admits(form)[index])
 
-    def tile_efficiency(self, block_q: int = 128, block_k: int = 128) -> float:
-        """Visible pairs over the area of the touched tiles. See `Mask.tile_efficiency`."""
-        if block_q != block_k or block_q < 1:
-            return super().tile_efficiency(block_q, block_k)
-        stack, index = self._in_stack
-        tiles = int(stack.tile_sums(block_q)[index, :2].sum())
-        return self.area / (tiles * block_q * block_k) if tiles else 0.0
-
     def count(self, form: Form) -> int:
         """Number of intervals or layers that an admitted form takes. Forms without a count return 1."""
         stack, index = self._in_stack
@@ -184,9 +174,9 @@ class SliceMask(Mask):
 
     @cached_property
     def digest(self) -> str:
-        """16 hex digits that are the same for equal masks. They are a hash of the row intervals."""
+        """16 hex digits that are the same for equal masks: a hash of the row intervals."""
         h = hashlib.blake2b(f"{self.heads} {self.seqlen_q} {self.seqlen_k}".encode(), digest_size=8)
-        for ends in self.row_pieces.ends():
+        for ends in itertools.chain.from_iterable(self.row_pieces.slots()):
             h.update(ends.astype("<i4", copy=False).data)
         return h.hexdigest()
 

@@ -18,7 +18,7 @@ from longca.limits import MAX_DENSE_CELLS, MAX_SEQLEN
 from longca.masks import forms, layering
 from longca.masks.blocks import block_runs
 from longca.masks.cutting import cut_many
-from longca.masks.forms import Form, Varlen
+from longca.masks.forms import Form, Varlen, Window
 from longca.masks.intervals import IntervalPieces, interval_pieces
 from longca.masks.mask import Mask
 from longca.masks.slice_mask import SliceMask
@@ -121,7 +121,7 @@ class MaskStack:
             case Form.CAUSAL:
                 return self._are_causal()
             case Form.WINDOW:
-                return self._are_windows()
+                return self._windows[0]
             case Form.VARLEN:
                 return self.varlen
             case Form.BLOCK_SPARSE:
@@ -233,12 +233,22 @@ class MaskStack:
         highest = self._reduced(np.maximum, self.array[:, 5], UNBOUNDED)
         return (highest <= shift) & (_area(self._bands(np.full(len(self), -UNBOUNDED), shift)) == self.areas)
 
-    def _are_windows(self) -> Bools:
+    def window(self, index: int) -> Window | None:
+        """The window that equals one mask, or None if the mask is no single band."""
+        found, left, right, left_binds, right_binds = (each[index] for each in self._windows)
+        if not found:
+            return None
+        return Window(int(left) if left_binds else None, int(right) if right_binds else None)
+
+    @cached_property
+    def _windows(self) -> tuple[Bools, Ints, Ints, Ints, Ints]:
+        """Whether each mask is one band, and the sides of that band as in `forms.local_windows`: [masks] each."""
         lowest = self._reduced(np.minimum, self.array[:, 4], UNBOUNDED)
         highest = self._reduced(np.maximum, self.array[:, 5], -UNBOUNDED)
         bands = self._bands(lowest, highest)
-        left, right, _, _ = forms.local_windows(bands)
-        return (self.areas > 0) & (_area(bands) == self.areas) & (left >= 0) & (right >= 0)
+        left, right, left_binds, right_binds = forms.local_windows(bands)
+        found = (self.areas > 0) & (_area(bands) == self.areas) & (left >= 0) & (right >= 0)
+        return found, left, right, left_binds, right_binds
 
     def _bands(self, lo: Ints, hi: Ints) -> SliceArray:
         """One slice for each mask, over all its queries and keys."""
