@@ -20,10 +20,3 @@ def test_a_run_beside_a_module_named_like_one_of_pythons(fakes):
     one = "run causal --seqlen 64 --heads 2:1 --head-dim 16 --dtype float32 --device cpu --direction forward"
     ran = fakes.python(SCRIPT, *one.split(), "--kernel", "naive")
     assert "1 case: 1 ok" in ran.stdout, ran.stderr
-
-
-def test_a_function_of_the_working_folder_is_found(fakes):
-    (fakes.root / "mine.py").write_text(FUNCTION)
-    asked = "verify --function mine:attention --mask causal --seqlen 64 --head-dim 16 --device cpu"
-    ran = fakes.python(SCRIPT, *asked.split())
-    assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -2,7 +2,7 @@
 
 import pytest
 
-from longca.plain_text import plain_text, printable
+from longca.plain_text import plain_text
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,3 @@ def test_a_long_text_is_cut_and_says_so():
     cut = plain_text("x" * 5000, 100)
     assert len(cut) == 100
     assert cut.endswith("x... (5000 characters)")
-
-
-def test_printable_text_stays_as_it_is():
-    assert printable("two  spaces") == "two  spaces"

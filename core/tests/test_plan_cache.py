@@ -87,27 +87,3 @@ def test_a_thread_waits_for_a_result_under_way():
     for thread in threads:
         thread.join()
     assert (found, len(made)) == ([1] * 4, 1)
-
-
-def test_a_thread_that_waited_for_an_error_tries_itself():
-    cache, begun, go = PlanCache(2), threading.Event(), threading.Event()
-
-    def fail():
-        begun.set()
-        assert go.wait(60)
-        raise ValueError("once")
-
-    def failing():
-        with pytest.raises(ValueError, match="once"):
-            cache.get(1, "x", fail)
-
-    first = threading.Thread(target=failing)
-    first.start()
-    assert begun.wait(60)
-    found = []
-    second = threading.Thread(target=lambda: found.append(cache.get(1, "x", lambda: "right")))
-    second.start()
-    go.set()
-    first.join()
-    second.join()
-    assert found == ["right"]

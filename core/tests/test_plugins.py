@@ -36,7 +36,7 @@ def test_a_name_that_is_taken_stays_with_the_first(open_registry):
     registry = open_registry(beta=provides("same", title="of beta"), alpha=provides("same", title="of alpha"))
     assert registry.manifest("same").title == "of alpha"
     beta = next(plugin for plugin in registry.plugins if plugin.distribution == "beta")
-    assert beta.problems == ("kernel 'same' of beta is left out: alpha provides one of that name",)
+    assert beta.problems == ["kernel 'same' of beta is left out: alpha provides one of that name"]
 
 
 def test_unknown_names_say_what_is_near(open_registry):

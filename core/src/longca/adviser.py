@@ -47,13 +47,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Arrangement:
-    """The strategy and the placement that were chosen, and why.
-
-    Attributes:
-        strategy: The strategy.
-        placement: Its placement.
-        choice: The choice with its reason, and the kernel that it was made for.
-    """
+    """The chosen strategy and placement, and the choice of the kernel that they were made for."""
 
     strategy: str
     placement: str

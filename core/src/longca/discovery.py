@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import pluggy
 from importlib_metadata import EntryPoint, entry_points
@@ -21,17 +21,14 @@ from longca.errors import RequestError, UnknownNameError
 from longca.loading import describe
 from longca.manifests import API_VERSION, KernelManifest, Manifest, Problem, Reason, StrategyManifest, Verdict
 
-__all__ = ["CORE", "GROUP", "Plugin", "PluginInfo", "load_plugins"]
+__all__ = ["CORE", "GROUP", "PluginInfo", "load_plugins"]
 
 CORE, GROUP = "longca-core", "longca"
 
-_AnyManifest = TypeVar("_AnyManifest", bound=Manifest)
-_SLOW = "it imports torch when it is listed; move that import into the kernel"
 
-
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class PluginInfo:
-    """Facts about one entry point of the group `longca`.
+    """One entry point of the group `longca`.
 
     Attributes:
         name: The entry point's name. Two distributions may use the same one.
@@ -49,53 +46,19 @@ class PluginInfo:
     distribution: str
     version: str
     module: str
-    kernels: tuple[str, ...] = ()
-    strategies: tuple[str, ...] = ()
+    kernels: list[str] = field(default_factory=list)
+    strategies: list[str] = field(default_factory=list)
     off: str = ""
-    problems: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._hooks: pluggy.HookRelay | None = None
 
     @property
     def active(self) -> bool:
         """Whether it provides at least one kernel or strategy."""
         return bool(self.kernels or self.strategies)
-
-
-@dataclass
-class Plugin:
-    """One entry point while it is loaded, and with its manifests and hooks afterwards. `PluginInfo` has its facts.
-
-    Attributes:
-        kernels: The valid kernel manifests.
-        strategies: The valid strategy manifests.
-        hooks: Its hooks. None if it is off or was not imported.
-    """
-
-    name: str
-    distribution: str
-    version: str
-    module: str
-    off: str = ""
-    kernels: list[KernelManifest] = field(default_factory=list)
-    strategies: list[StrategyManifest] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    hooks: pluggy.HookRelay | None = None
-
-    @property
-    def info(self) -> PluginInfo:
-        """Its facts."""
-        return PluginInfo(
-            self.name,
-            self.distribution,
-            self.version,
-            self.module,
-            tuple(manifest.name for manifest in self.kernels),
-            tuple(manifest.name for manifest in self.strategies),
-            self.off,
-            tuple(self.problems),
-            tuple(self.warnings),
-        )
 
     @property
     def is_core(self) -> bool:
@@ -105,7 +68,7 @@ class Plugin:
     @property
     def can_veto(self) -> bool:
         """Whether it implements the hook that can refuse a problem."""
-        return self.hooks is not None and bool(self.hooks.supports_mask.get_hookimpls())
+        return self._hooks is not None and bool(self._hooks.supports_mask.get_hookimpls())
 
     def is_named(self, name: str) -> bool:
         """Whether `name` is the name of the entry point or of the distribution."""
@@ -116,9 +79,9 @@ class Plugin:
         return next(filter(None, (self._veto(kernel, problem) for problem in problems)), ())
 
     def _veto(self, kernel: str, problem: Problem) -> tuple[Reason, ...]:
-        assert self.hooks is not None, "a plugin without hooks has no kernels"
+        assert self._hooks is not None, "a plugin without hooks has no kernels"
         try:
-            verdict = (self.hooks.supports_mask(kernel=kernel, problem=problem) or [None])[0]
+            verdict = (self._hooks.supports_mask(kernel=kernel, problem=problem) or [None])[0]
             if verdict is None or isinstance(verdict, Verdict):
                 return () if verdict is None else tuple(verdict.reasons)
             said = f"returned an object of type {type(verdict).__name__}, not a Verdict or None"
@@ -127,14 +90,54 @@ class Plugin:
         offered = f"{kernel}'s plugin {self.distribution} could not say whether it takes this"
         return (Reason("plugin", f"its supports_mask {said}", offered, "Report it to the plugin's authors."),)
 
+    def load(self, point: EntryPoint) -> list[Manifest]:
+        """Imports the plugin, and returns its manifests. Its problems are noted."""
+        had_torch = "torch" in sys.modules
+        manager = pluggy.PluginManager("longca")
+        manager.add_hookspecs(hookspecs)
+        try:
+            module = point.load()
+        except (Exception, SystemExit) as error:  # a library may call exit() if there is no GPU
+            self.problems.append(f"its import raised {describe(error)}")
+            return []
+        try:
+            manager.register(module, self.distribution)
+            manager.check_pending()
+        except (Exception, SystemExit) as error:
+            known = "provide_kernel(), provide_cp_strategy() and supports_mask(kernel, problem)"
+            self.problems.append(f"it breaks the hooks' contract: {describe(error)}. The hooks are {known}")
+            return []
+        if not manager.get_hookcallers(module):
+            self.problems.append("it implements no hook; is @longca.hookimpl missing?")
+        if not had_torch and "torch" in sys.modules:
+            self.warnings.append("it imports torch when it is listed; move that import into the kernel")
+        self._hooks = manager.hook
+        return [
+            *self._provided(manager.hook.provide_kernel, KernelManifest),
+            *self._provided(manager.hook.provide_cp_strategy, StrategyManifest),
+        ]
 
-def load_plugins(disabled: frozenset[str] = frozenset()) -> list[Plugin]:
-    """All installed plugins: the core first, then by distribution name. Those that are on are imported.
+    def _provided(self, hook: pluggy.HookCaller, kind: type[Manifest]) -> list[Manifest]:
+        """The manifests that a hook returned. A problem describes each that cannot be used."""
+        if not hook.get_hookimpls():
+            return []
+        try:
+            answer = (hook() or [None])[0]  # pluggy drops None, so an empty list means that the hook returned None
+            several = isinstance(answer, Iterable) and not isinstance(answer, (str, bytes, dict, kind))
+            items = list(answer) if several else [answer]
+        except (Exception, SystemExit) as error:
+            self.problems.append(f"{hook.name} raised {describe(error)}")
+            return []
+        faults = [_fault(item, kind, hook.name) for item in items]
+        self.problems += dict.fromkeys(filter(None, faults))
+        return [item for item, fault in zip(items, faults, strict=True) if not fault]
 
-    If LONGCA_PLUGINS is set, it names the plugins that are on, separated by commas. The core is always on.
 
-    Args:
-        disabled: Names of entry points or distributions to leave out.
+def load_plugins(disabled: frozenset[str] = frozenset()) -> list[tuple[PluginInfo, list[Manifest]]]:
+    """All installed plugins with their manifests: the core first, then by distribution name.
+
+    `disabled` names entry points or distributions to leave out. If LONGCA_PLUGINS is set, it names the plugins that are
+    on, separated by commas. The core is always on. Only plugins that are on are imported.
 
     Raises:
         UnknownNameError: No plugin has one of the names.
@@ -143,21 +146,18 @@ def load_plugins(disabled: frozenset[str] = frozenset()) -> list[Plugin]:
     points = [(_unloaded(point), point) for point in entry_points(group=GROUP)]
     points.sort(key=lambda pair: (not pair[0].is_core, canonicalize_name(pair[0].distribution), pair[0].name))
     _switch_off([plugin for plugin, _ in points], disabled)
-    for plugin, point in points:
-        if not plugin.off:
-            with redirect_stdout(sys.stderr):  # a listing's JSON stays valid
-                _load(plugin, point)
-    return [plugin for plugin, _ in points]
+    with redirect_stdout(sys.stderr):  # a listing's JSON stays valid
+        return [(plugin, [] if plugin.off else plugin.load(point)) for plugin, point in points]
 
 
-def _unloaded(point: EntryPoint) -> Plugin:
+def _unloaded(point: EntryPoint) -> PluginInfo:
     distribution = point.dist
     assert distribution is not None, "entry_points() says where each comes from"
     name, version = distribution.name or point.name, distribution.version or ""  # an uninstallation that was cut short
-    return Plugin(point.name, name, version, point.value.partition(":")[0].strip())
+    return PluginInfo(point.name, name, version, point.value.partition(":")[0].strip())
 
 
-def _switch_off(plugins: list[Plugin], disabled: frozenset[str]) -> None:
+def _switch_off(plugins: list[PluginInfo], disabled: frozenset[str]) -> None:
     text = os.environ.get("LONGCA_PLUGINS")
     allowed = None if text is None else [name for name in map(str.strip, text.split(",")) if name]
     for name in (*(allowed or ()), *sorted(disabled)):
@@ -171,48 +171,6 @@ def _switch_off(plugins: list[Plugin], disabled: frozenset[str]) -> None:
             plugin.off = "switched off by --no-plugin"
         elif allowed is not None and not plugin.is_core and not any(map(plugin.is_named, allowed)):
             plugin.off = "not in LONGCA_PLUGINS"
-
-
-def _load(plugin: Plugin, point: EntryPoint) -> None:
-    """Imports a plugin and collects its manifests and problems."""
-    had_torch = "torch" in sys.modules
-    manager = pluggy.PluginManager("longca")
-    manager.add_hookspecs(hookspecs)
-    try:
-        module = point.load()
-    except (Exception, SystemExit) as error:  # a library may call exit() if there is no GPU
-        plugin.problems.append(f"its import raised {describe(error)}")
-        return
-    try:
-        manager.register(module, plugin.distribution)
-        manager.check_pending()
-    except (Exception, SystemExit) as error:
-        known = "provide_kernel(), provide_cp_strategy() and supports_mask(kernel, problem)"
-        plugin.problems.append(f"it breaks the hooks' contract: {describe(error)}. The hooks are {known}")
-        return
-    if not manager.get_hookcallers(module):
-        plugin.problems.append("it implements no hook; is @longca.hookimpl missing?")
-    if not had_torch and "torch" in sys.modules:
-        plugin.warnings.append(_SLOW)
-    plugin.hooks = manager.hook
-    plugin.kernels = _provided(manager.hook.provide_kernel, KernelManifest, plugin.problems)
-    plugin.strategies = _provided(manager.hook.provide_cp_strategy, StrategyManifest, plugin.problems)
-
-
-def _provided(hook: pluggy.HookCaller, kind: type[_AnyManifest], problems: list[str]) -> list[_AnyManifest]:
-    """The manifests that a hook returned. A problem describes each that cannot be used."""
-    if not hook.get_hookimpls():
-        return []
-    try:
-        answer = (hook() or [None])[0]  # pluggy drops None, so an empty list means that the hook returned None
-        several = isinstance(answer, Iterable) and not isinstance(answer, (str, bytes, dict, kind))
-        items = list(answer) if several else [answer]
-    except (Exception, SystemExit) as error:
-        problems.append(f"{hook.name} raised {describe(error)}")
-        return []
-    faults = [_fault(item, kind, hook.name) for item in items]
-    problems += dict.fromkeys(filter(None, faults))
-    return [item for item, fault in zip(items, faults, strict=True) if not fault]
 
 
 def _fault(item: Any, kind: type[Manifest], hook: str) -> str:

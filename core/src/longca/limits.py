@@ -62,11 +62,7 @@ _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 80, 80
 
 
 def check_tokens(tokens: int, name: str = "seqlen") -> int:
-    """Returns a length that a command or a suite asks for.
-
-    Raises:
-        MaskError: The length is not from 1 to MAX_TOKENS.
-    """
+    """Returns a length that a command or a suite asks for, or raises MaskError if it is not from 1 to MAX_TOKENS."""
     if not 1 <= tokens <= MAX_TOKENS:
         raise MaskError(
             f"{name} is {shown(tokens)}; lengths from 1 to {MAX_TOKENS} tokens are allowed here. Give a length in them"
@@ -75,11 +71,7 @@ def check_tokens(tokens: int, name: str = "seqlen") -> int:
 
 
 def check_pieces(count: int, noun: str, remedy: str) -> None:
-    """Refuses a mask of too many documents or slices.
-
-    Raises:
-        MaskError: There are more than MAX_SLICES.
-    """
+    """Refuses a mask of more than MAX_SLICES documents or slices with a MaskError."""
     if count > MAX_SLICES:
         raise MaskError(f"the mask has {shown(count)} {noun}; at most {MAX_SLICES} (2²⁰) are allowed. {remedy}")
 

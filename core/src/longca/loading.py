@@ -30,7 +30,7 @@ def describe(error: BaseException) -> str:
 
 
 def load_object(manifest: Manifest, import_string: str, distribution: str) -> Any:
-    """Loads the object that an import string of a manifest names.
+    """The object that an import string of a manifest names.
 
     Raises:
         MissingPackageError: The import fails, and a package that the manifest requires is not installed.
@@ -44,12 +44,7 @@ def load_object(manifest: Manifest, import_string: str, distribution: str) -> An
 
 
 def instantiate(manifest: Manifest, distribution: str) -> Any:
-    """Makes a new instance of a manifest's implementation.
-
-    Raises:
-        MissingPackageError: A package that the manifest requires is not installed.
-        PluginError: The class cannot be imported, or its call fails.
-    """
+    """A new instance of a manifest's implementation. It raises as `load_object` does."""
     kind = load_object(manifest, manifest.implementation, distribution)
     try:
         return kind()
@@ -60,13 +55,8 @@ def instantiate(manifest: Manifest, distribution: str) -> Any:
 
 
 def call_function(manifest: Manifest, field: str, arguments: tuple[Any, ...], distribution: str) -> Any:
-    """The result of a torch-free function that a field of a manifest names.
-
-    Args:
-        manifest: The manifest.
-        field: The field: layout, memory, schedule, workspace or plan_bytes.
-        arguments: The function's arguments.
-        distribution: The distribution of the plugin.
+    """The result of a torch-free function that a field of a manifest names: layout, memory, schedule, workspace or
+    plan_bytes.
 
     Raises:
         LongCAError: The function raises it.

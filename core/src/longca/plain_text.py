@@ -6,12 +6,7 @@ __all__ = ["plain_text", "printable"]
 
 
 def plain_text(value: object, most: int = 2000) -> str:
-    """One printable line for a text, an exception or any other object. A text that is cut says so.
-
-    Args:
-        value: The object.
-        most: The largest number of characters of the result.
-    """
+    """One printable line of at most `most` characters for a text, an exception or any other object. A cut says so."""
     text = printable(" ".join(str(value).split()))
     if len(text) <= most:
         return text

@@ -29,11 +29,7 @@ _MISSING: Final[Any] = object()
 
 
 class PlanCache(Generic[T]):
-    """The most recently used results for masks.
-
-    Args:
-        most: The largest number of entries.
-    """
+    """The `most` most recently used results for masks."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -43,12 +39,9 @@ class PlanCache(Generic[T]):
         atexit.register(self.clear)
 
     def get(self, mask: object, about: Hashable, make: Callable[[], T]) -> T:
-        """The result for a mask, computed if it is not there.
+        """The result for a mask, computed by `make` if it is not there. `about` is everything else that it depends on.
 
-        Args:
-            mask: The mask, or its key. A pattern, which has no key, counts by its value.
-            about: Everything else that the result depends on.
-            make: Computes the result.
+        The mask may be its key. A pattern, which has no key, counts by its value.
         """
         entry = getattr(mask, "key", mask), about
         with self._lock:

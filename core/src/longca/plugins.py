@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from functools import cache, partial
 from importlib import import_module
 from math import prod
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
-from longca.discovery import Plugin, PluginInfo, load_plugins
+from longca.discovery import PluginInfo, load_plugins
 from longca.errors import RequestError, UnknownNameError
 from longca.loading import BrokenFunctionError, call_function, instantiate, load_object
 from longca.manifests import (
@@ -33,11 +33,12 @@ __all__ = ["Asked", "PluginInfo", "Registry", "registry", "resolve"]
 #: A kernel or a pair of kernels: its name, or its manifest or manifests, which need not be registered.
 Asked = str | KernelManifest | tuple[KernelManifest, ...]
 
-_AnyManifest = TypeVar("_AnyManifest", bound=Manifest)
-
 
 class Registry:
     """Everything that plugins provide. `registry()` returns it.
+
+    Its methods take kernels, pairs and strategies by name. They raise UnknownNameError for a name that nobody provides,
+    and RequestError for what is no name of a kernel or of a pair.
 
     Attributes:
         disabled: Entry points and distributions that are left out.
@@ -50,22 +51,31 @@ class Registry:
         self.disabled = disabled
         self.kernels: dict[str, KernelManifest] = {}
         self.strategies: dict[str, StrategyManifest] = {}
-        self._kernel_plugins: dict[str, Plugin] = {}
-        self._strategy_plugins: dict[str, Plugin] = {}
+        self._owners: dict[tuple[type[Manifest], str], PluginInfo] = {}
         self._loaded: dict[str, Any] = {}
-        plugins = load_plugins(disabled)
-        for plugin in plugins:
-            plugin.kernels = _enter(plugin, plugin.kernels, "kernel", self.kernels, self._kernel_plugins)
-            plugin.strategies = _enter(plugin, plugin.strategies, "strategy", self.strategies, self._strategy_plugins)
-        self.plugins = tuple(plugin.info for plugin in plugins)
+        found = load_plugins(disabled)
+        for plugin, manifests in found:
+            for manifest in manifests:
+                self._enter(plugin, manifest)
+        self.plugins = tuple(plugin for plugin, _ in found)
+
+    def _enter(self, plugin: PluginInfo, manifest: Manifest) -> None:
+        """Enters a manifest if its name is free. Else this is a problem of its plugin."""
+        kind = "kernel" if isinstance(manifest, KernelManifest) else "strategy"
+        if taken := self._owners.get((type(manifest), manifest.name)):
+            said = f"{kind} {manifest.name!r} of {plugin.distribution} is left out"
+            plugin.problems.append(f"{said}: {taken.distribution} provides one of that name")
+            return
+        self._owners[type(manifest), manifest.name] = plugin
+        if isinstance(manifest, KernelManifest):
+            self.kernels[manifest.name] = manifest
+            plugin.kernels.append(manifest.name)
+        elif isinstance(manifest, StrategyManifest):
+            self.strategies[manifest.name] = manifest
+            plugin.strategies.append(manifest.name)
 
     def manifest(self, kernel: str) -> KernelManifest:
-        """A kernel's manifest.
-
-        Raises:
-            UnknownNameError: Nobody provides it.
-            RequestError: It is a pair, which has two. See `manifests`.
-        """
+        """A kernel's manifest. A pair has two (`manifests`)."""
         if (pair := split(kernel)) is not None:
             raise RequestError(f"{kernel!r} is a pair of kernels, each with a manifest; name {' or '.join(pair)}")
         if kernel not in self.kernels:
@@ -73,12 +83,7 @@ class Registry:
         return self.kernels[kernel]
 
     def manifests(self, kernel: Asked) -> tuple[KernelManifest, ...]:
-        """A kernel's manifest, or the manifests of a pair such as `fa3+fa4`, the forward kernel's first.
-
-        Raises:
-            UnknownNameError: Nobody provides it, or a half of it.
-            RequestError: It is no name of a kernel or of a pair.
-        """
+        """A kernel's manifest, or the manifests of a pair such as `fa3+fa4`, the forward kernel's first."""
         if not isinstance(kernel, str):
             return (kernel,) if isinstance(kernel, KernelManifest) else kernel
         pair = split(kernel)
@@ -90,40 +95,22 @@ class Registry:
         return tuple(self.kernels[name] for name in pair)
 
     def strategy(self, name: str) -> StrategyManifest:
-        """A context-parallel strategy's manifest.
-
-        Raises:
-            UnknownNameError: Nobody provides it.
-        """
+        """A context-parallel strategy's manifest."""
         if name not in self.strategies:
             raise UnknownNameError("strategy", name, self.strategies)
         return self.strategies[name]
 
     def provider(self, kernel: str) -> PluginInfo:
-        """The plugin that provides a kernel.
-
-        Raises:
-            UnknownNameError: Nobody does.
-            RequestError: It is a pair. See `providers`.
-        """
-        return self._kernel_plugins[self.manifest(kernel).name].info
+        """The plugin that provides a kernel. A pair may have two (`providers`)."""
+        return self._owners[KernelManifest, self.manifest(kernel).name]
 
     def providers(self, kernel: str) -> tuple[PluginInfo, ...]:
-        """The plugins that provide a kernel, or the kernels of a pair, each once.
-
-        Raises:
-            UnknownNameError: Nobody provides it, or a half of it.
-            RequestError: It is no name of a kernel or of a pair.
-        """
+        """The plugins that provide a kernel, or the kernels of a pair, each once."""
         return tuple(dict.fromkeys(self.provider(manifest.name) for manifest in self.manifests(kernel)))
 
     def strategy_provider(self, name: str) -> PluginInfo:
-        """The plugin that provides a context-parallel strategy.
-
-        Raises:
-            UnknownNameError: Nobody does.
-        """
-        return self._strategy_plugins[self.strategy(name).name].info
+        """The plugin that provides a context-parallel strategy."""
+        return self._owners[StrategyManifest, self.strategy(name).name]
 
     def resolve(
         self, kernel: Asked, problem: Problem, layout: Layout | None = None, *, anywhere: bool = False
@@ -135,10 +122,6 @@ class Registry:
             problem: The problem.
             layout: Under context parallelism, the queries, keys and heads of every step.
             anywhere: Whether to answer for a machine that has every package.
-
-        Raises:
-            UnknownNameError: Nobody provides the kernel, or a half of the pair.
-            RequestError: It is no name of a kernel or of a pair.
         """
         manifests = self.manifests(kernel)
         if len(manifests) == 1:
@@ -152,7 +135,7 @@ class Registry:
         verdict = resolve_manifest(manifest, problem, layout, anywhere=anywhere)
         if not verdict.valid or self.kernels.get(manifest.name) is not manifest:
             return verdict
-        plugin = self._kernel_plugins[manifest.name]
+        plugin = self.provider(manifest.name)
         if plugin.can_veto:
             parts = (problem,) if layout is None else (step for _, step in distinct_steps(problem, layout))
             if reasons := plugin.veto(manifest.name, parts):
@@ -160,21 +143,12 @@ class Registry:
         return verdict
 
     def offers(self, kernel: str, problem: Problem, stack: StepStack, *, anywhere: bool = False) -> list[Offer | None]:
-        """The offer by which a kernel takes each step of a stack, or None where it takes none. Its plugin may veto.
-
-        Args:
-            kernel: The kernel's name.
-            problem: The problem of all ranks together.
-            stack: The steps.
-            anywhere: Whether to answer for a machine that has every package.
-        """
-        manifest = self.manifest(kernel)
+        """The offer by which a kernel takes each step of a stack of the problem's steps. None where it takes none."""
+        manifest, plugin = self.manifest(kernel), self.provider(kernel)
         found = stack_offers(manifest, problem, stack, anywhere=anywhere)
-        plugin, taken = self._kernel_plugins[kernel], np.flatnonzero(found >= 0).tolist()
-        if plugin.can_veto:
-            steps = [stack.problem(problem, index) for index in taken]
-            if plugin.veto(kernel, steps):
-                found[[at for at, step in zip(taken, steps, strict=True) if plugin.veto(kernel, [step])]] = -1
+        for at in np.flatnonzero(found >= 0).tolist() if plugin.can_veto else ():
+            if plugin.veto(kernel, [stack.problem(problem, at)]):
+                found[at] = -1
         return [None if index < 0 else manifest.offers[index] for index in found.tolist()]
 
     def call(self, manifest: Manifest, field: str, *arguments: Any) -> Any:
@@ -185,8 +159,7 @@ class Registry:
             PluginError: The function cannot be imported, raises, or returns something else. Unless
                 the import failed, it is an UnsupportedError too, because the request is refused.
         """
-        plugins = self._kernel_plugins if isinstance(manifest, KernelManifest) else self._strategy_plugins
-        return call_function(manifest, field, arguments, plugins[manifest.name].distribution)
+        return call_function(manifest, field, arguments, self._owners[type(manifest), manifest.name].distribution)
 
     def load(self, kernel: str) -> Any:
         """The one instance of a kernel's implementation, made at first use.
@@ -194,8 +167,6 @@ class Registry:
         The backward kernel of a pair is made when a backward is planned.
 
         Raises:
-            UnknownNameError: Nobody provides it, or a half of it.
-            RequestError: It is no name of a kernel or of a pair.
             MissingPackageError: A package it requires is not installed.
             PluginError: Its implementation cannot be imported or called.
         """
@@ -210,15 +181,9 @@ class Registry:
         return self._loaded[kernel]
 
     def load_strategy(self, name: str) -> Any:
-        """A strategy's class. An instance needs a mesh.
-
-        Raises:
-            UnknownNameError: Nobody provides it.
-            MissingPackageError: A package it requires is not installed.
-            PluginError: It cannot be imported.
-        """
+        """A strategy's class. An instance needs a mesh. It raises as `load` does."""
         manifest = self.strategy(name)
-        return load_object(manifest, manifest.implementation, self._strategy_plugins[name].distribution)
+        return load_object(manifest, manifest.implementation, self.strategy_provider(name).distribution)
 
     def stated(
         self,
@@ -240,7 +205,6 @@ class Registry:
             transport: The way to move tensors. Only the functions of a manifest with several transports get it.
 
         Raises:
-            UnknownNameError: Nobody provides the strategy.
             PluginError: As in `call`.
         """
         manifest = self.strategy(strategy)
@@ -261,8 +225,7 @@ class Registry:
             placement: Name of the placement. None for the strategy's default.
 
         Raises:
-            UnknownNameError: Unknown strategy or placement.
-            RequestError: Sizes for other axes than the strategy's, or below 1.
+            RequestError: Sizes for other axes than the strategy's, or below 1, or an unknown placement.
             UnsupportedError: The strategy has no layout for this.
             PluginError: Its layout function cannot be imported, or returns something else.
         """
@@ -284,7 +247,7 @@ class Registry:
         layout: Layout = self.call(manifest, "layout", problem, axis_sizes, placement)
         if layout.world_size != (ranks := prod(axis_sizes.values())):
             of = f"{layout.world_size} ranks for a mesh of {ranks}"
-            owner = self._strategy_plugins[manifest.name].distribution
+            owner = self.strategy_provider(manifest.name).distribution
             raise BrokenFunctionError(f"{manifest.layout} of plugin {owner} returned a layout of {of}")
         return layout.made_by(manifest.name, tuple((axis, axis_sizes[axis]) for axis in manifest.axes), str(placement))
 
@@ -308,21 +271,6 @@ def registry(disabled: frozenset[str] = frozenset()) -> Registry:
 @cache
 def _open(disabled: frozenset[str]) -> Registry:
     return Registry(disabled)
-
-
-def _enter(
-    plugin: Plugin, provided: list[_AnyManifest], kind: str, known: dict[str, _AnyManifest], plugins: dict[str, Plugin]
-) -> list[_AnyManifest]:
-    """Enters the manifests whose names are free, and returns them. A problem of the plugin describes each other one."""
-    entered = []
-    for manifest in provided:
-        if taken := plugins.get(manifest.name):
-            said = f"{kind} {manifest.name!r} of {plugin.distribution} is left out"
-            plugin.problems.append(f"{said}: {taken.distribution} provides one of that name")
-            continue
-        known[manifest.name], plugins[manifest.name] = manifest, plugin
-        entered.append(manifest)
-    return entered
 
 
 def resolve(kernel: Asked, problem: Problem, layout: Layout | None = None) -> Verdict:

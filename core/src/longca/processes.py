@@ -17,11 +17,7 @@ def end_with_parent() -> None:
 
 
 def how_it_ended(code: int) -> str:
-    """The way in which a process ended, as a clause without its subject.
-
-    Args:
-        code: The exit code, or the negative number of a signal.
-    """
+    """The way in which a process ended, as a clause without its subject. A negative code is that of a signal."""
     if code >= 0:
         return f"exited with code {code}"
     with suppress(ValueError):

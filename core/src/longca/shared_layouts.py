@@ -50,14 +50,7 @@ def check_weighted(masks: Sequence[Any]) -> tuple[tuple[Mask, float], ...]:
 def shared_layouts(
     registry: Registry, weighted: WeightedProblems, strategy: str, sizes: Mapping[str, int], placement: str
 ) -> tuple[Layout, ...]:
-    """The layout of each mask, with the same shards in all of them.
-
-    Args:
-        registry: Knows the strategy.
-        weighted: The problem of each mask with its weight.
-        strategy: The strategy's name.
-        sizes: Ranks along each of its axes.
-        placement: The placement's name.
+    """The layout of each problem's mask under a strategy and a placement, with the same shards in all of them.
 
     Raises:
         UnsupportedError: The strategy or the placement does not take one of the masks. Or the strategy places the masks

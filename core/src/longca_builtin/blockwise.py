@@ -39,12 +39,8 @@ _MOST_INTERVALS = 16  # intervals of a row. Masks with more are made dense
 
 @dataclass(frozen=True)
 class QueryBlock:
-    """Some queries, the keys that any of them sees, and the visible pairs.
-
-    Attributes:
-        queries: Slice of the queries.
-        keys: Slice of the keys, or int64 positions of keys in ascending order.
-        visible: bool [1 or mask heads, queries, keys].
+    """Some queries, the keys (a slice, or ascending int64 positions), and what they see: bool [1 or mask heads,
+    queries, keys].
     """
 
     queries: slice
@@ -64,13 +60,9 @@ def ample_scores(device: torch.device) -> int:
 
 
 def query_blocks(mask: Mask, heads_q: int, device: torch.device, scores: int | None = None) -> Iterator[QueryBlock]:
-    """The mask in blocks of at least 16 queries, whose scores over all heads stay under a size.
+    """The mask in blocks of at least 16 queries, with at most `scores` scores over all heads.
 
-    Args:
-        mask: The mask.
-        heads_q: Query heads.
-        device: The device for the blocks.
-        scores: Scores of a block, over all heads. None for the default of the kind of device.
+    None for the device's default.
     """
     heads_q = max(1, heads_q)
     scores = (_SCORES[device.type] if scores is None else scores) // heads_q
@@ -171,12 +163,10 @@ def attention_forward(
     *,
     ample: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Attention with intermediates in `dtype`. `see` gets each block and its weights [Hkv, G, queries, keys].
+    """out [Tq, Hq, D] in `dtype`, and lse [Hq, Tq] in float32 (float64 for float64), with intermediates in `dtype`.
 
-    Blocks of an `ample` call take most of the memory that the results leave. Larger blocks are faster.
-
-    Returns:
-        out [Tq, Hq, D] in `dtype`, and lse [Hq, Tq] in float32 (float64 for float64).
+    `see` gets each block and its weights [Hkv, G, queries, keys]. Blocks of an `ample` call take most of the memory
+    that the results leave. Larger blocks are faster.
     """
     wide = _widened(dtype)
     k, v = k.to(dtype), v.to(dtype)
@@ -206,13 +196,10 @@ def attention_backward(
     *,
     ample: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients with intermediates in `dtype`. out and lse may belong to a larger softmax.
+    """dq [Tq, Hq, D], dk and dv [Tk, Hkv, D], in `dtype`. out and lse may belong to a larger softmax.
 
-    `see` gets each block, its weights and its products of dout and v: [Hkv, G, queries, keys] each. Blocks of an
-    `ample` call take most of the memory that the results leave.
-
-    Returns:
-        dq [Tq, Hq, D], dk and dv [Tk, Hkv, D], in `dtype`.
+    `see` gets each block, its weights and its products of dout and v: [Hkv, G, queries, keys] each. `ample` is that of
+    the forward.
     """
     wide = _widened(dtype)
     k, v = k.to(dtype), v.to(dtype)

@@ -10,7 +10,6 @@ Source: aten/src/ATen/native/transformers of PyTorch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -28,18 +27,6 @@ aten = torch.ops.aten
 Three = tuple[Tensor, Tensor, Tensor]
 
 
-class Operator(Protocol):
-    """One fused attention."""
-
-    def forward(self, qkv: Three, bias: Tensor | None, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-        """Out [1, H, Tq, D], and lse [1, H, at least Tq]."""
-
-    def backward(
-        self, dout: Tensor, qkv: Three, out: Tensor, lse: Tensor, bias: Tensor | None, is_causal: bool, scale: float
-    ) -> Three:
-        """Gradients of q, k and v."""
-
-
 class CPUFlash:
     """The fused CPU kernel. It takes GQA and any bias.
 
@@ -50,14 +37,14 @@ class CPUFlash:
     """
 
     def forward(self, qkv: Three, bias: Tensor | None, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-        """See `Operator.forward`."""
+        """Out [1, H, Tq, D], and lse [1, H, at least Tq]."""
         out, lse = aten._scaled_dot_product_flash_attention_for_cpu(*qkv, 0.0, is_causal, attn_mask=bias, scale=scale)
         return out, lse
 
     def backward(
         self, dout: Tensor, qkv: Three, out: Tensor, lse: Tensor, bias: Tensor | None, is_causal: bool, scale: float
     ) -> Three:
-        """See `Operator.backward`."""
+        """Gradients of q, k and v."""
         wide = torch.promote_types(dout.dtype, torch.float32)
         tensors = [x.to(wide) for x in (dout, *qkv, out)]
         dq, dk, dv = aten._scaled_dot_product_flash_attention_for_cpu_backward(
@@ -70,7 +57,7 @@ class CUDAFlash:
     """FlashAttention-2 as PyTorch builds it. It takes GQA and no bias."""
 
     def forward(self, qkv: Three, bias: Tensor | None, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-        """See `Operator.forward`."""
+        """Out [1, H, Tq, D], and lse [1, H, at least Tq]."""
         assert bias is None
         out, lse, *_ = aten._scaled_dot_product_flash_attention(*qkv, 0.0, is_causal, False, scale=scale)
         return out, lse
@@ -78,7 +65,7 @@ class CUDAFlash:
     def backward(
         self, dout: Tensor, qkv: Three, out: Tensor, lse: Tensor, bias: Tensor | None, is_causal: bool, scale: float
     ) -> Three:
-        """See `Operator.backward`."""
+        """Gradients of q, k and v."""
         q, k, _ = qkv
         lengths = None, None, q.shape[2], k.shape[2]
         no_dropout = torch.empty(0, dtype=torch.int64, device=q.device)
@@ -98,7 +85,7 @@ class CUDAEfficient:
     _LSE_ALIGNMENT = 32  # queries: lse comes and goes padded to whole warps
 
     def forward(self, qkv: Three, bias: Tensor | None, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-        """See `Operator.forward`."""
+        """Out [1, H, Tq, D], and lse [1, H, at least Tq]."""
         out, lse, *_ = aten._scaled_dot_product_efficient_attention(
             *_repeat(qkv), _expand(bias, qkv[0]), True, 0.0, is_causal, scale=scale
         )
@@ -107,7 +94,7 @@ class CUDAEfficient:
     def backward(
         self, dout: Tensor, qkv: Three, out: Tensor, lse: Tensor, bias: Tensor | None, is_causal: bool, scale: float
     ) -> Three:
-        """See `Operator.backward`."""
+        """Gradients of q, k and v."""
         q, k, v = qkv
         no_dropout = torch.empty((), dtype=torch.int64, device=q.device)
         dropout = no_dropout, no_dropout, 0.0, [True, True, True, False], is_causal
@@ -137,7 +124,7 @@ def _expand(bias: Tensor | None, q: Tensor) -> Tensor | None:
     return None if bias is None else bias.expand(-1, q.shape[1], -1, -1)
 
 
-OPERATORS: dict[str, Operator] = {
+OPERATORS: dict[str, CPUFlash | CUDAFlash | CUDAEfficient] = {
     "cpu_flash": CPUFlash(),
     "flash": CUDAFlash(),
     "efficient": CUDAEfficient(),

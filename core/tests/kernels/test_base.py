@@ -31,14 +31,6 @@ def test_a_plan_counts_the_bytes_of_its_tensors():
     assert Plan(problem, Form.FULL, "none").metadata_bytes == 0
 
 
-def test_fill_copies_into_a_buffer_or_passes_on():
-    result = torch.arange(4.0)
-    assert fill(None, result) is result
-    buffer = torch.full((4,), torch.nan)
-    assert fill(buffer, result) is buffer
-    assert torch.equal(buffer, result)
-
-
 def test_the_device_of_a_tensor():
     assert device_of(torch.zeros(1)) == Device("cpu")
     with pytest.raises(RequestError, match="meta; LongCA runs on cpu and cuda"):

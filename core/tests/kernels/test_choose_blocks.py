@@ -5,7 +5,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from torch._dynamo.testing import CompileCounterWithBackend
 
 import longca
 from longca.errors import MaskError, RequestError, UnknownNameError
@@ -58,14 +57,6 @@ def test_the_blocks_whose_means_score_highest(per, bounds, tokens_k):
     k_bounds = [*range(0, tokens_k, 16), tokens_k]
     assert (mask.q_bounds.tolist(), mask.k_bounds.tolist()) == (q_bounds, k_bounds)
     assert np.array_equal(bitmap(mask), expected(q, k, q_bounds, k_bounds, int(0.4 * (len(k_bounds) - 1)), per))
-
-
-@pytest.mark.parametrize("kept", [0.01, 0.2, 0.5, 1.0])
-@pytest.mark.parametrize("scores", ["pooled", "random"])
-def test_every_row_keeps_as_many_blocks(scores, kept):
-    q, k = drawn()
-    rows = bitmap(longca.choose_blocks(q, k, block=7, kept=kept, scores=scores)).sum(-1)
-    assert set(rows.ravel().tolist()) == {max(1, int(kept * 10))}
 
 
 def test_of_equal_scores_the_first_are_taken():
@@ -130,23 +121,6 @@ def test_gradients_of_attention_on_the_chosen_blocks(kernel, heads, per, bounds)
     out, lse = attend(*qkv, mask, kernel=kernel)
     result = Result(out.detach(), lse, *torch.autograd.grad(out, qkv, given.dout))
     assert_close(result, truth(mask, given), BOUNDS[torch.float64])
-
-
-def test_blocks_chosen_anew_at_every_step_compile_once():
-    counter = CompileCounterWithBackend("aot_eager")
-    torch.compiler.reset()
-    compiled = torch.compile(attend, fullgraph=True, backend=counter)
-    shown = set()
-    for step in range(6):
-        q, k = drawn(dtype=torch.float64, seed=step)
-        mask = longca.choose_blocks(q, k, block=16, kept=0.4, per=("kv", "query", "shared")[step % 3])
-        q, k = (x.requires_grad_() for x in (q, k))
-        mine, theirs = (torch.autograd.grad(f(q, k, k, mask)[0].square().sum(), (q, k)) for f in (compiled, attend))
-        assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(mine, theirs, strict=True))
-        shown.add(mask.digest)
-    assert len(shown) == 6
-    assert counter.frame_count == 1
-    torch.compiler.reset()
 
 
 @pytest.mark.gpu

@@ -7,14 +7,12 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import longca
-from longca import masks, plugins
+from longca import masks
 from longca.errors import RequestError
 from longca.kernels import operators
-from longca.manifests import Backward
 
 from .cases import gappy_mask, inputs, pattern_mask, per_head_mask, truth
 from .reference import BOUNDS, Result, assert_close
-from .toys import Differentiable, Toys, manifest
 
 GLOBAL = None
 
@@ -103,19 +101,6 @@ def test_a_global_mask_compiles_once(monkeypatch):
         given = inputs(mask, 4, 2)
         assert torch.equal(compiled(*given[:3]), longca.attention(*given[:3], mask))
     assert counter.frame_count == 1
-
-
-def test_a_kernel_that_is_only_differentiable(monkeypatch):
-    toys = Toys(manifest("toy", backward=Backward.LSE_GRAD), toy=Differentiable())
-    monkeypatch.setattr(plugins, "registry", lambda: toys)
-    mask = gappy_mask()
-    given = inputs(mask, 4, 2)
-
-    def plain(q, k, v, mask):
-        return longca.attention(q, k, v, mask, kernel="toy", return_lse=True)
-
-    compiled = torch.compile(plain, fullgraph=True, backend="aot_eager")
-    assert_close(forward_and_gradients(compiled, mask, given), truth(mask, given), BOUNDS[torch.float64])
 
 
 def test_what_does_not_fit_is_said_under_the_compiler_too():

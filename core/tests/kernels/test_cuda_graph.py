@@ -2,7 +2,6 @@
 
 import gc
 import importlib.util
-import subprocess
 import sys
 from pathlib import Path
 
@@ -32,12 +31,6 @@ IGNORED = (
     "ignore::DeprecationWarning",  # kernel libraries import each other's old names
 )
 pytestmark = [pytest.mark.filterwarnings(each) for each in IGNORED]
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a CUDA device")
-def test_the_example_says_in_one_line_that_it_needs_a_gpu():
-    ran = subprocess.run([sys.executable, str(EXAMPLE)], capture_output=True, text=True, check=False)
-    assert (ran.returncode, ran.stderr) == (1, "a CUDA graph needs a CUDA device, and torch sees none here\n")
 
 
 @pytest.fixture(scope="module")

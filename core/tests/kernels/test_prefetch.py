@@ -1,6 +1,5 @@
 """longca.prefetch on one device: who plans, who waits, and who raises."""
 
-import os
 import subprocess
 import sys
 import threading
@@ -12,7 +11,6 @@ import torch
 import longca
 from longca import masks
 from longca.errors import RequestError, UnknownNameError
-from longca.kernels import ahead
 from longca.kernels.ahead import NotAheadError, Prefetch, check_not_ahead
 from longca_builtin.naive import Naive
 
@@ -63,21 +61,6 @@ def test_the_call_finds_the_plan_of_the_side_thread(plans):
     finished(longca.prefetch(mask, **ASK)).wait()
     attend(mask).sum().backward()
     attend(mask)
-    assert plans.by == ["longca-prefetch"]
-
-
-def test_a_call_waits_for_a_plan_under_way(plans):
-    plans.go.clear()
-    mask = fresh()
-    handle = longca.prefetch(mask, **ASK)
-    assert plans.begun.wait(60)
-    caller = threading.Thread(target=attend, args=(mask,), name="caller")
-    caller.start()
-    caller.join(0.2)
-    assert caller.is_alive()
-    assert not handle.done()
-    plans.go.set()
-    caller.join(60)
     assert plans.by == ["longca-prefetch"]
 
 
@@ -146,39 +129,12 @@ def test_what_is_wrong_is_said_at_once(wrong, says):
         longca.prefetch(fresh(), **{**ASK, **wrong})
 
 
-def test_a_full_queue_makes_the_caller_wait_and_loses_nothing(plans):
-    plans.go.clear()
-    held = [fresh() for _ in range(ahead.MOST_WAITING + 3)]
-    handles = []
-    asking = threading.Thread(target=lambda: handles.extend(longca.prefetch(mask, **ASK) for mask in held))
-    asking.start()
-    asking.join(0.3)
-    assert asking.is_alive()
-    plans.go.set()
-    asking.join(60)
-    for handle in handles:
-        handle.wait()
-    assert len(plans.by) == len(held)
-
-
 def test_a_collective_is_refused_ahead_and_nowhere_else():
     check_not_ahead("it")
     handle = Prefetch(lambda: check_not_ahead("a window"), CPU)
     with pytest.raises(NotAheadError, match="a window is a collective call"):
         handle.wait()
     check_not_ahead("it")
-
-
-def test_a_forked_process_has_a_side_thread_of_its_own():
-    longca.prefetch(fresh(), **ASK).wait()
-    with ahead._side._lock:  # as another thread may hold it during a fork
-        pid = os.fork()
-        if pid == 0:
-            mask = fresh()
-            handle = longca.prefetch(mask, **ASK)
-            finished(handle)
-            os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
 
 
 def test_a_process_ends_with_plans_under_way_and_waiting():

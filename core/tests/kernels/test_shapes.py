@@ -7,7 +7,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import longca
 from longca import masks
-from longca.errors import MaskError, RequestError
+from longca.errors import RequestError
 from longca.kernels import shapes
 
 
@@ -163,28 +163,17 @@ NONE = torch.zeros(8, 8)
         (lambda: longca.sdpa(X4, X4, X4, CAUSAL, strategy="ulysses"), RequestError, "under a strategy call"),
         (lambda: longca.sdpa(X4, X4, X4, 3), RequestError, "mask is a int"),
         (lambda: longca.sdpa(X4, X4, X4, torch.ones(8, 8)), RequestError, "biases other than 0"),
-        (lambda: longca.sdpa(X4, X4, X4, torch.ones(8, 8).long()), MaskError, "the matrix is of int64"),
         (lambda: longca.sdpa(X4, X4, X4, NONE.clone().requires_grad_()), RequestError, "a bias with a gradient"),
         (lambda: longca.sdpa(X4, X4, X4, torch.zeros(8, 9)), RequestError, r"broadcasts to \[2, 2, 8, 8\]"),
         (lambda: longca.sdpa(X4, X4, X4, NONE, is_causal=True), RequestError, "two of attn_mask, mask and is_causal"),
-        (lambda: longca.sdpa(X4, X4, X4, CAUSAL, mask=CAUSAL), RequestError, "two of attn_mask, mask and is_causal"),
         (lambda: longca.sdpa(X4, X4, X4, dropout_p=0.1), RequestError, "dropout_p is 0.1"),
-        (lambda: longca.varlen(X3, X3, X3, [0, 8], dropout_p=0.1), RequestError, "dropout_p changes the scores"),
-        (lambda: longca.varlen(X3, X3, X3, [0, 8], softcap=30.0), RequestError, "softcap changes the scores"),
-        (lambda: longca.varlen(X3, X3, X3, [0, 8], alibi_slopes=X3), RequestError, "alibi_slopes changes"),
+        (lambda: longca.varlen(X3, X3, X3, [0, 8], dropout_p=0.1), RequestError, "dropout_p asks for dropout"),
+        (lambda: longca.varlen(X3, X3, X3, [0, 8], softcap=30.0), RequestError, "softcap asks for"),
         (lambda: longca.varlen(X3, X3, X3, [0, 8], window_size=3), RequestError, r"give integers \(left, right\)"),
-        (
-            lambda: longca.varlen(X3, X3, X3, [0, 8], return_attn_probs=True),
-            RequestError,
-            "return_attn_probs asks for weights",
-        ),
         (lambda: longca.varlen(X3, X3, X3, [0, 8], seqused_k=[8]), RequestError, "does not know seqused_k="),
         (lambda: longca.varlen(X3, X3, X3, [0, 8], block_table=X3), RequestError, "pages of a KV cache"),
         (lambda: longca.varlen(X3, X3, X3, [0, 9]), RequestError, "the bounds end at query 9 and key 9, and q has 8 t"),
-        (lambda: longca.varlen(X3, X3, X3, [0, 5, 4]), MaskError, "cu_seqlens descends from 5 to 4"),
-        (lambda: longca.varlen(X4, X4, X4, [0, 8]), RequestError, r"packed: \[tokens, heads, head_dim\]"),
         (lambda: longca.varlen(X3, X3[:4], X3[:4], [0, 8]), RequestError, "give cu_seqlens_k"),
-        (lambda: longca.varlen(X3, X3, X3, [0, 8], [0, 9]), RequestError, "the bounds end at query 8 and key 9"),
     ],
 )
 def test_what_is_not_computed_is_refused(call, error, words):

@@ -54,12 +54,6 @@ def _columns(mask):
     return mask.head(0).column_intervals()
 
 
-@given(block_sparse_cases())
-def test_it_is_full_exactly_where_all_heads_are(case):
-    assert case.mask.admits(Form.FULL) == case.dense.all()
-    assert case.mask.admits(Form.BLOCK_SPARSE)
-
-
 @given(block_sparse_cases(heads=2))
 def test_heads_that_differ_are_converted_one_at_a_time(case):
     for convert in (
@@ -124,14 +118,6 @@ def test_bitmaps_and_bounds_that_do_not_fit_are_refused(kept, q_bounds, k_bounds
         BlockSparseMask(kept, q_bounds, k_bounds)
 
 
-@given(block_sparse_cases())
-def test_bits_make_the_mask_they_are_of(case):
-    mask = BlockSparseMask.from_bits(case.mask.bits, case.mask.q_bounds, case.mask.k_bounds)
-    assert mask == case.mask
-    assert mask.digest == case.mask.digest
-    assert mask.bits is not case.mask.bits
-
-
 @pytest.mark.parametrize("pattern", ["uniform_block_sparse", "variable_block_sparse"])
 @pytest.mark.parametrize("kept", [0.3, 1.0])
 def test_a_random_bitmap_is_not_drawn_for_questions_that_its_counts_answer(pattern, kept):
@@ -143,9 +129,3 @@ def test_a_random_bitmap_is_not_drawn_for_questions_that_its_counts_answer(patte
     assert (full, empty, size) == (same.admits(Form.FULL), same.is_empty, same.nbytes)
     assert asked == same
     assert (hash(asked), asked.digest) == (hash(same), same.digest)
-
-
-def test_equal_blocks_of_a_random_mask_give_its_area_without_the_bitmap():
-    mask = masks.sample("uniform_block_sparse", 2**20, block=128, heads=64, kept=0.25)
-    assert mask.area == 64 * 2**20 * 2**18
-    assert "bits" not in vars(mask)

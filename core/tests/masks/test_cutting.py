@@ -1,12 +1,10 @@
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from longca.errors import MaskError
-from longca.masks import PATTERNS, build, sample
+from longca.masks import build
 
 from .strategies import (
     any_cases,
@@ -26,16 +24,6 @@ def test_a_cut_shows_what_indexing_the_matrix_shows(case, data):
     assert cut.dense().tolist() == cut_dense(case.dense, q, k).tolist()
     assert (cut.seqlen_q, cut.seqlen_k) == (len(positions(q)), len(positions(k)))
     assert cut.area == cut_dense(case.dense, q, k).sum()
-
-
-@given(any_cases(), st.data())
-def test_adjacent_and_empty_ranges_cut_as_their_union_does(case, data):
-    middle = data.draw(st.integers(0, case.mask.seqlen_q))
-    parts = [(0, 0), (0, middle), (middle, middle), (middle, case.mask.seqlen_q)]
-    keys = [(0, case.mask.seqlen_k)]
-    whole = case.mask.cut([(0, case.mask.seqlen_q)], keys)
-    assert case.mask.cut(parts, keys) == whole
-    assert case.mask.cut(parts, keys).digest == whole.digest
 
 
 @given(any_cases(), st.data())
@@ -62,14 +50,6 @@ def test_cuts_convert_to_blocks_and_column_intervals_as_their_matrix_does(case, 
     states = cut.blocks(1, 1)
     assert (states.by_query.dense() == 2).tolist() == matrix.tolist()
     assert (states.by_key.dense() == 2).tolist() == matrix.T.tolist()
-
-
-@pytest.mark.parametrize("name", sorted(n for n, p in PATTERNS.items() if not p.per_head))
-def test_areas_of_the_cuts_of_all_pairs_of_shards_sum_to_the_whole(name):
-    mask = sample(name, 2**20, seed=3)
-    bounds = np.linspace(0, 2**20, 9).astype(int)
-    shards = [[(int(a), int(b))] for a, b in pairwise(bounds)]
-    assert sum(mask.cut(q, k).area for q in shards for k in shards) == mask.area
 
 
 @given(block_sparse_cases(), st.data())

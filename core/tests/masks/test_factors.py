@@ -8,22 +8,16 @@ from longca.masks import FACTORS, MAX_SEQLEN, PATTERNS, build, sample
 
 BAD = [
     ("causal_document", {"documents": [3, 4]}, "documents sum to 7 tokens, but seqlen is 8; make the lengths sum"),
-    ("causal_document", {"documents": [2**62, 2**62]}, f"sum to {2**63} tokens"),
     ("causal_document", {"documents": [9, -1]}, "document 1 has length -1"),
     ("causal_document", {"documents": [4.0, 4.0]}, "at least one integer length"),
-    ("causal_document", {"documents": [[4], [2, 2]]}, "give a list of document lengths"),
     ("causal_document", {"documents": 8}, "give a list of document lengths"),
     ("causal_sliding_window", {"window": 2**30 + 1}, f"from 0 to {2**30}"),
-    ("full_sliding_window", {"window": True}, "window is True"),
     ("prefix_lm_causal", {"prefix": 9}, r"prefix is 9; it must be from 0 to 8 \(the sequence length\)"),
-    ("prefix_lm_document", {"documents": [4, 4], "prefix": 9}, "from 0 to 8"),
     ("global_sliding_window", {"window": 1, "global_tokens": 9}, "global_tokens is 9; it must be from 0 to 8"),
     ("uniform_block_sparse", {"block": 4, "kept": 1.01}, "above 0 and at most 1"),
-    ("uniform_block_sparse", {"block": 4, "kept": "half"}, "kept is 'half'"),
     ("uniform_block_sparse", {"block": 4, "kept": 1, "heads": 0}, f"heads is 0; it must be from 1 to {2**16}"),
     ("variable_block_sparse", {"boundaries": [0, 4], "kept": 1}, "boundaries end at 4, but seqlen is 8"),
     ("variable_block_sparse", {"boundaries": [0, 5, 5, 8], "kept": 1}, "must ascend, but 5 is followed by 5"),
-    ("variable_block_sparse", {"boundaries": [[0], [4, 8]], "kept": 1}, "list of integers"),
 ]
 
 

@@ -1,9 +1,8 @@
-from functools import cache
-from itertools import pairwise, product
+from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from longca.masks import Form, Slice, SliceMask, Window, build, sample
@@ -31,50 +30,6 @@ def bound(matrix):
     return max(longest.values(), default=0)
 
 
-def fewest(matrix):
-    """The fewest layers, by trying all."""
-    height, width = matrix.shape
-    shown = sum(1 << (i * width + j) for i, j in np.argwhere(matrix).tolist())
-    every = {cells for window in product((0, 1, 2, 3, None), repeat=2) for cells in chains(matrix, window, shown)}
-    by_first = {bit: [cells for cells in every if cells >> bit & 1] for bit in range(height * width)}
-
-    @cache
-    def covers(left, most):
-        if not left:
-            return True
-        first = (left & -left).bit_length() - 1
-        return most > 0 and any(covers(left & ~cells, most - 1) for cells in by_first[first] if not cells & ~left)
-
-    return next(most for most in range(height * width + 1) if covers(shown, most))
-
-
-def chains(matrix, window, shown):
-    """The pairs of all layers with a window that show visible pairs alone, as numbers with a bit for each pair."""
-    height, width = matrix.shape
-    left, right = (height + width if side is None else side for side in window)
-
-    def document(q0, q1, k0, k1):
-        cells = product(range(q0, q1), range(k0, k1))
-        return sum(1 << (i * width + j) for i, j in cells if -left <= (j - k1) - (i - q1) <= right)
-
-    documents = [
-        (spans, document(*spans))
-        for spans in product(range(height), range(1, height + 1), range(width), range(1, width + 1))
-        if spans[0] < spans[1] and spans[2] < spans[3]
-    ]
-    documents = [(spans, cells) for spans, cells in documents if cells and not cells & ~shown]
-
-    @cache
-    def after(q, k):
-        found = {0}
-        for (q0, q1, k0, k1), cells in documents:
-            if q0 >= q and k0 >= k:
-                found |= {cells | rest for rest in after(q1, k1)}
-        return frozenset(found)
-
-    return after(0, 0) - {0}
-
-
 @given(any_cases(), st.data())
 def test_layers_are_at_least_the_bound_and_at_most_the_slices(case, data):
     mask = case.mask.cut(data.draw(ranges(case.mask.seqlen_q)), data.draw(ranges(case.mask.seqlen_k)))
@@ -86,15 +41,6 @@ def test_a_limit_is_answered_as_the_layers_are_counted(case):
     if not case.mask.admits(Form.VARLEN):
         for most in range(1, 6):
             assert fit_layers(case.mask.array, most) == (len(case.mask.layers) <= most)
-
-
-@settings(max_examples=25)
-@given(st.integers(0, 2**12 - 1))
-def test_small_masks_take_hardly_more_layers_than_the_fewest(bits):
-    matrix = np.array([bits >> cell & 1 for cell in range(12)], bool).reshape(3, 4)
-    mask = SliceMask([Slice(int(i), int(i) + 1, int(j), int(j) + 1) for i, j in np.argwhere(matrix)], 3, 4)
-    mask = mask.cut([(0, 3)], [(0, 4)])
-    assert bound(matrix) <= fewest(matrix) <= len(mask.layers) <= fewest(matrix) + 1
 
 
 @pytest.mark.sampled(3)

@@ -88,12 +88,6 @@ def _check_blocks(mask, bounds, share, heads):
     assert mask.dense().tolist() == (expected if heads > 1 else expected[0]).tolist()
 
 
-def test_heads_of_a_block_sparse_mask_differ_and_are_all_seeded():
-    mask = build("uniform_block_sparse", 1024, block=64, kept=0.5, heads=4, seed=1)
-    assert len({mask.head(h).digest for h in range(4)}) == 4
-    assert mask != build("uniform_block_sparse", 1024, block=64, kept=0.5, heads=4, seed=2)
-
-
 @pytest.mark.parametrize("pattern", sorted(PATTERNS))
 def test_a_pattern_answers_for_its_masks(pattern):
     kind, mask = get_pattern(pattern), sample(pattern, 2048)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from longca.errors import MaskError, RequestError
+from longca.errors import MaskError
 from longca.masks import PATTERNS, build, resolve_lengths, sample
 
 SEEDS = range(200)
@@ -76,20 +76,6 @@ def test_documents_come_from_the_lengths_asked_for(lengths):
     wanted = resolve_lengths(lengths, 20000).sample(20000, np.random.default_rng([11, 0]), None).tolist()
     for pattern in DOCUMENTED:
         assert sample(pattern, 20000, lengths=lengths, seed=11).factors["documents"] == tuple(wanted)
-
-
-def test_lengths_may_come_from_a_file(tmp_path):
-    path = tmp_path / "lengths.txt"
-    path.write_text("100\n")
-    assert sample("causal_document", 250, lengths=path).factors["documents"] == (100, 100, 50)
-    assert sample("causal_document", 250, lengths=str(path)).factors["documents"] == (100, 100, 50)
-
-
-def test_a_document_s_share_can_be_capped():
-    documents = sample("causal_document", 10000, lengths="prolong64k", seed=1, max_share=0.05).factors["documents"]
-    assert max(documents) <= 500
-    with pytest.raises(RequestError, match="max_share is 2"):
-        sample("causal_document", 100, max_share=2)
 
 
 def test_a_window_or_global_tokens_given_alone_set_the_other():

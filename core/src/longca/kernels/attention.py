@@ -149,7 +149,7 @@ def check_settings(
     if not isinstance(kernel, str):
         raise RequestError(f"kernel is {kernel!r}; give a kernel's name, or auto")
     if softmax_scale is not None and not isinstance(softmax_scale, (int, float)):
-        raise RequestError(f"softmax_scale is {softmax_scale!r}; give a float above 0, or None for 1/√D")
+        raise RequestError(f"softmax_scale is {softmax_scale!r}; give a number above 0, or None for 1/√D")
     for name, flag in (("deterministic", deterministic), ("allow_unverified", allow_unverified)):
         if not isinstance(flag, bool):
             raise RequestError(f"{name} is {flag!r}; give True or False")

@@ -171,11 +171,7 @@ def in_given_dtypes(x: Tensor) -> AbstractContextManager[Any]:
 
 
 def check_mask(mask: object) -> None:
-    """Checks that an argument is a mask.
-
-    Raises:
-        RequestError: It is not. The message names the functions that build masks.
-    """
+    """Raises RequestError if an argument is no mask. The message names the functions that build masks."""
     if not isinstance(mask, Mask):
         raise RequestError(
             f"mask is a {type(mask).__name__}; build one with longca.masks.build or masks.sample, or make one of "

@@ -152,13 +152,9 @@ def _bounds(given: Sequence[int] | None, tokens: int, block: int, axis: str) -> 
 
 
 def _pooled(means_q: Tensor, means_k: Tensor, per: Per, heads: range) -> Iterator[Tensor]:
-    """Products of mean queries and mean keys, some of the heads at a time: float32 [heads, query blocks, key blocks].
+    """Products of mean queries [Hq, query blocks, D] and mean keys [Hkv, key blocks, D], for some heads of `per`.
 
-    Args:
-        means_q: Means of the query blocks: [Hq, query blocks, D].
-        means_k: Means of the key blocks: [Hkv, key blocks, D].
-        per: The heads with masks of their own.
-        heads: The ones of these to score.
+    Some heads come at a time: float32 [heads, query blocks, key blocks].
     """
     group = len(means_q) // len(means_k)
     if per == "query":

@@ -109,4 +109,3 @@ class TransformedAttention(torch.autograd.Function):
         """The gradients of q, k and v."""
         grads = TransformedBackward.apply(dout, *ctx.saved_tensors, *ctx.settings)  # type: ignore[no-untyped-call]
         return (*grads, None, None, None, None, None, None)
-

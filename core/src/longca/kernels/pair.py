@@ -20,12 +20,9 @@ __all__ = ["Pair", "PairPlan"]
 
 @dataclass(eq=False)
 class PairPlan(Plan):
-    """The plans of a pair's two kernels.
+    """The plans of a pair's two kernels. The form is that of the kernel that computes the problem's direction.
 
     Attributes:
-        problem: The problem that was given to the pair.
-        form: The form of the kernel that computes the problem's direction.
-        backend: The functions and libraries that run.
         first: The forward kernel's plan.
         second: The backward kernel's plan, or None in a forward, which does not need it.
     """

@@ -11,11 +11,10 @@ import torch
 from torch import _C, Tensor
 
 from longca import plugins
-from longca.adviser import adviser, log
+from longca.adviser import Choice, adviser, log
 from longca.errors import PluginError, RequestError
 from longca.kernels.ahead import Prefetch, ask, take
 from longca.kernels.base import Kernel, Plan, as_in_an_operator, device_of, in_given_dtypes, on_device_of
-from longca.kernels.unverified import check_unverified, choose_checked
 from longca.manifests import Direction, Problem
 from longca.masks import Mask
 from longca.plan_cache import PlanCache
@@ -24,14 +23,7 @@ __all__ = ["PLANS", "Planned", "Settings", "plan_ahead", "planned", "problem_of"
 
 
 class Settings(NamedTuple):
-    """The settings of a call, as an operator takes them.
-
-    Attributes:
-        kernel: Name of the kernel or of the pair, or `auto`.
-        softmax_scale: Factor on the scores. None for 1/√D.
-        deterministic: Whether only an offer with bit-identical results is taken.
-        allow_unverified: Whether an offer is taken too that nobody verified on the device, after a small call of it.
-    """
+    """The settings of a call, as an operator takes them. `longca.attention` has their meaning."""
 
     kernel: str
     softmax_scale: float | None
@@ -40,24 +32,14 @@ class Settings(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """A kernel and its plan. The kernel runs below autograd, as the inside of an operator does.
-
-    Attributes:
-        kernel: The kernel.
-        plan: Its plan.
-        key: The mask's key: int64 [], on the CPU.
-    """
+    """A kernel, its plan, and the mask's key: int64 [], on the CPU. It runs below autograd."""
 
     kernel: Kernel
     plan: Plan
     key: Tensor
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """The kernel's out [Tq, Hq, D] and lse [Hq, Tq], contiguous. They are computed on q's device in q's dtype.
-
-        Raises:
-            PluginError: Results share memory with one another or with an input.
-        """
+        """The kernel's out [Tq, Hq, D] and lse [Hq, Tq], contiguous, computed on q's device in q's dtype."""
         with as_in_an_operator(q):
             out, lse = self.kernel.forward(q, k, v, self.plan)
             out, lse = out.contiguous(), lse.contiguous()
@@ -67,11 +49,7 @@ class Planned(NamedTuple):
     def backward(
         self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The kernel's gradients of q, k and v, contiguous.
-
-        Raises:
-            PluginError: Results share memory with one another or with an input.
-        """
+        """The kernel's gradients of q, k and v, contiguous."""
         with as_in_an_operator(q):
             dq, dk, dv = self.kernel.backward(dout.contiguous(), q, k, v, out, lse, self.plan)
             dq, dk, dv = dq.contiguous(), dk.contiguous(), dv.contiguous()
@@ -96,23 +74,7 @@ atexit.register(_CAPTURED.clear)
 
 
 def planned(mask: Mask | int, q: Tensor, k: Tensor, v: Tensor, settings: Settings, training: bool) -> Planned:
-    """The kernel and the plan for some tensors and a mask.
-
-    Args:
-        mask: The mask, or its key.
-        q: Queries: [Tq, Hq, D].
-        k: Keys: [Tk, Hkv, D].
-        v: Values: [Tk, Hkv, D].
-        settings: The settings of the call.
-        training: Whether there will be a backward.
-
-    Raises:
-        RequestError: The tensors' lengths are not those of the mask.
-        MaskError: No mask has this key any more.
-        UnknownNameError: Nobody provides the kernel.
-        UnsupportedError: No offer covers the problem.
-        VerificationError: Only an unverified offer covers the problem, and its verification failed.
-    """
+    """The kernel and the plan for some tensors and a mask or its key. It raises as `longca.attention` does."""
     about = settings, training, q.shape, k.shape, q.dtype, q.device
     found = PLANS.get(mask, about, partial(_taken_or_made, about, mask, q, k, settings, training))
     if q.is_cuda and torch.cuda.is_current_stream_capturing():
@@ -155,16 +117,31 @@ def _make(mask: Mask | int, q: Tensor, k: Tensor, settings: Settings, training: 
 def _plan(name: str, problem: Problem) -> tuple[Kernel, Plan]:
     registry = plugins.registry()
     if name == "auto":
-        choice = choose_checked(registry, problem, lambda asked: adviser().choose(asked, registry))
+        choice = _chosen(registry, problem)
         log(choice)
         name = choice.kernel
     else:
         verdict = registry.resolve(name, problem)
         if not verdict:
             verdict.check(tuple(other for other in registry.kernels if registry.resolve(other, problem)))
-        check_unverified(registry, verdict, problem)
+        if problem.allow_unverified:
+            from longca.kernels.unverified import check_unverified
+
+            check_unverified(registry, verdict, problem)
     kernel: Kernel = registry.load(name)
     return kernel, kernel.plan(problem)
+
+
+def _chosen(registry: plugins.Registry, problem: Problem) -> Choice:
+    def choose(asked: Problem) -> Choice:
+        choice: Choice = adviser().choose(asked, registry)
+        return choice
+
+    if not problem.allow_unverified:
+        return choose(problem)
+    from longca.kernels.unverified import choose_checked
+
+    return choose_checked(registry, problem, choose)
 
 
 def problem_of(q: Tensor, k: Tensor, mask: Mask, settings: Settings, training: bool) -> Problem:

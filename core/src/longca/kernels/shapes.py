@@ -29,6 +29,14 @@ _PACKED: PlanCache[Mask] = PlanCache(64)
 _FROM_BOUNDS: PlanCache[SliceMask] = PlanCache(256)
 #: The masks of tensors that live, with the contents of each when it was read.
 _FROM_TENSORS = WeakTensorKeyDictionary()
+#: Arguments of flash-attn that LongCA does not compute, and what they ask for.
+_NOT_COMPUTED = {
+    "dropout_p": "dropout, which changes the weights",
+    "softcap": "capped scores",
+    "alibi_slopes": "biases of scores",
+    "return_attn_probs": "weights, which LongCA never forms (return_lse=True gives the lse)",
+    "block_table": "pages of a KV cache, and LongCA takes keys one document after another",
+}
 #: The numbers of sequences, query heads, KV heads, queries and keys of a batch.
 _Sizes = tuple[int, int, int, int, int]
 
@@ -77,7 +85,7 @@ def sdpa(
         UnknownNameError: Nobody provides the kernel.
         UnsupportedError: No offer covers the problem.
     """
-    _check_options("longca.sdpa", options, ("kernel", "deterministic", "allow_unverified"))
+    _check_options("longca.sdpa", options)
     for name, x in (("query", query), ("key", key), ("value", value)):
         if x.ndim != 4:
             raise RequestError(f"{name} has the shape {list(x.shape)}; give [batch, heads, tokens, head dim]")
@@ -118,10 +126,6 @@ def varlen(
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
     *,
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    return_attn_probs: bool = False,
-    block_table: Tensor | None = None,
     return_lse: bool = False,
     **options: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -143,12 +147,9 @@ def varlen(
         softmax_scale: Factor on the scores. None for 1/√D.
         causal: Whether a query sees no later key. A document's last query is aligned with its last key.
         window_size: Tokens that a query sees to the left and to the right of itself. −1 means no bound.
-        softcap: Must be 0.
-        alibi_slopes: Must be None.
-        return_attn_probs: Must be False.
-        block_table: Must be None.
         return_lse: Return the log-sum-exp too.
-        **options: `kernel`, `deterministic` and `allow_unverified` of `longca.attention`.
+        **options: `kernel`, `deterministic` and `allow_unverified` of `longca.attention`. `softcap`, `alibi_slopes`,
+            `return_attn_probs` and `block_table` must be 0, False or None.
 
     Returns:
         As `longca.attention`.
@@ -160,21 +161,11 @@ def varlen(
         UnknownNameError: Nobody provides the kernel.
         UnsupportedError: No offer covers the problem.
     """
-    if block_table is not None:
-        raise RequestError(
-            "block_table names the pages of a KV cache, and LongCA takes keys one document after another. Gather the "
-            "pages, or call flash-attn itself"
-        )
-    if return_attn_probs:
-        raise RequestError("return_attn_probs asks for weights, which LongCA never forms; give return_lse=True for lse")
-    asked = {"dropout_p": dropout_p, "softcap": softcap, "alibi_slopes": alibi_slopes}
-    for name, value in asked.items():
+    for name in _NOT_COMPUTED:
+        value = dropout_p if name == "dropout_p" else options.pop(name, None)
         if value is not None and not (isinstance(value, (int, float)) and value == 0):
-            raise RequestError(
-                f"{name} changes the scores or the weights, and LongCA computes neither. Leave {name} away, or call "
-                "flash-attn itself"
-            )
-    _check_options("longca.varlen", options, ("kernel", "deterministic", "allow_unverified"))
+            raise RequestError(f"{name} asks for {_NOT_COMPUTED[name]}; leave {name} away, or call flash-attn itself")
+    _check_options("longca.varlen", options)
     check_inputs(q, k, v)
     lengths = q.shape[0], k.shape[0]
     mask: Mask | Tensor
@@ -187,7 +178,8 @@ def varlen(
     return (out, lse) if return_lse else out
 
 
-def _check_options(name: str, options: dict[str, Any], known: tuple[str, ...]) -> None:
+def _check_options(name: str, options: dict[str, Any]) -> None:
+    known = ("kernel", "deterministic", "allow_unverified")
     for option in options:
         if option in ("strategy", "mesh", "placement", "transport"):
             raise RequestError(f"{name} runs on one device, without {option}=; under a strategy call longca.attention")
@@ -266,19 +258,9 @@ def _mask_of_tensor(tensor: Tensor, sizes: _Sizes) -> Mask:
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # a mask is no tensor
 def mask_of_bounds(q_bounds: Any, k_bounds: Any, causal: bool, window_size: Any, queries: int, keys: int) -> SliceMask:
-    """The mask of bounds on the host or on a device. Equal bounds get the same mask.
+    """The mask of bounds on the host or on a device, as in `varlen`.
 
-    Args:
-        q_bounds: Bounds of the documents' queries, as in `varlen`.
-        k_bounds: Bounds of the documents' keys, or None for the same.
-        causal: As in `varlen`.
-        window_size: As in `varlen`.
-        queries: Number of queries.
-        keys: Number of keys.
-
-    Raises:
-        RequestError: The bounds reach beyond the tokens, or those of the keys are missing.
-        MaskError: The bounds or the window are none.
+    Equal bounds get the same mask.
     """
     window = window_of(window_size)
     of_q = as_array(q_bounds)

@@ -13,11 +13,9 @@ __all__ = ["DTYPE_BYTES", "Tensors", "block_sparse"]
 
 @dataclass(frozen=True)
 class Tensors:
-    """Bytes of a problem's tensors.
+    """Bytes of a problem's tensors, and its numbers of tokens.
 
     Attributes:
-        tokens_q: Queries.
-        tokens_k: Keys.
         element: Bytes of an element of q.
         q: Bytes of q, and of out, dout and dq.
         k: Bytes of k, and of v, dk and dv.

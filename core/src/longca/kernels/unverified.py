@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 
 import torch
-from torch import Tensor
 
 from longca.adviser import Choice
 from longca.errors import LongCAError, VerificationError
@@ -21,7 +21,7 @@ from longca.manifests import Device, Direction, Layout, Offer, Problem, Verdict
 from longca.manifests.verified import Check, check_of, standing
 from longca.masks import PATTERNS, sample
 from longca.plugins import Registry
-from longca_builtin.naive import Naive
+from longca_builtin.blockwise import attention_backward, attention_forward
 
 __all__ = ["check_unverified", "choose_checked"]
 
@@ -36,12 +36,7 @@ _PASSED: set[tuple[str, str, Device]] = set()
 
 
 def check_unverified(registry: Registry, verdict: Verdict, problem: Problem) -> None:
-    """Checks the offers of a verdict that nobody verified on the problem's device.
-
-    Args:
-        registry: The registry of the kernels.
-        verdict: The verdict on the problem.
-        problem: The problem, which allows such offers.
+    """Tries the offers of a verdict that nobody verified on the problem's device, and raises if one is wrong.
 
     Raises:
         VerificationError: An offer is wrong on this device, now or in an earlier verification.
@@ -56,12 +51,6 @@ def choose_checked(
     registry: Registry, problem: Problem, choose: Callable[[Problem], Choice], layout: Layout | None = None
 ) -> Choice:
     """The choice of `auto`, after its kernel was checked. If that fails, the choice is among verified kernels.
-
-    Args:
-        registry: The registry of the kernels.
-        problem: The problem.
-        choose: Chooses a kernel for a problem.
-        layout: Under context parallelism, the queries, keys and heads of every step.
 
     Raises:
         UnsupportedError: No verified kernel takes the problem.
@@ -82,8 +71,7 @@ def _check(registry: Registry, kernel: str, offer: Offer, problem: Problem) -> N
     passed = kernel, Check.digest(offer), device
     if passed in _PASSED:
         return
-    earlier = check_of(kernel, offer, device)
-    if earlier is not None:
+    if (earlier := check_of(kernel, offer, device)) is not None:
         wrong = earlier.message or "its verification failed"
     else:
         _log.warning(
@@ -112,45 +100,38 @@ def _wrong(registry: Registry, kernel: str, offer: Offer, problem: Problem) -> s
 def _small_problems(registry: Registry, kernel: str, offer: Offer, problem: Problem) -> Iterator[Problem]:
     """Small problems like a problem that the kernel takes by the offer. Its own pattern comes first."""
     own = problem.concrete_mask.pattern
-    direction = problem.direction if problem.direction in offer.directions else offer.directions[-1]
-    for name in sorted(PATTERNS, key=lambda name: name != own):
-        for seqlen in _SEQLENS:
-            with suppress(LongCAError):
-                asked = replace(
-                    problem,
-                    mask=sample(name, seqlen),
-                    direction=direction,
-                    backward_only=not offer.forward,
-                    composed=not offer.forward,
-                )
-                if registry.resolve(kernel, asked).offer == offer:
-                    yield asked
+    like = replace(
+        problem,
+        direction=problem.direction if problem.direction in offer.directions else offer.directions[-1],
+        backward_only=not offer.forward,
+        composed=not offer.forward,
+    )
+    for name, seqlen in product(sorted(PATTERNS, key=lambda name: name != own), _SEQLENS):
+        with suppress(LongCAError):
+            asked = replace(like, mask=sample(name, seqlen))
+            if registry.resolve(kernel, asked).offer == offer:
+                yield asked
 
 
 def _errors(kernel: Kernel, offer: Offer, problem: Problem) -> dict[str, float]:
-    """The errors of a kernel's results on random inputs, as shares of the results' norms."""
-    device, naive, mask = torch_device(problem.device), Naive(), problem.concrete_mask
+    """The errors of a kernel's results on random inputs, as shares of the norms of the float64 results."""
+    device, dtype, mask = torch_device(problem.device), torch_dtype(problem.dtype), problem.concrete_mask
     dice = torch.Generator(device).manual_seed(0)
-    heads = (problem.heads_q, mask.seqlen_q), (problem.num_heads_kv, mask.seqlen_k)
-    shapes = [(tokens, count, problem.head_dim) for count, tokens in (heads[0], heads[1], heads[1], heads[0])]
+    of_q, of_k = (mask.seqlen_q, problem.heads_q), (mask.seqlen_k, problem.num_heads_kv)
     q, k, v, dout = (
-        torch.randn(shape, generator=dice, device=device).to(torch_dtype(problem.dtype)) for shape in shapes
+        torch.randn((*size, problem.head_dim), generator=dice, device=device).to(dtype)
+        for size in (of_q, of_k, of_k, of_q)
     )
-    exact = naive.plan(replace(problem, dtype="float64", backward_only=False, composed=False))
     plan = kernel.plan(problem)
     with torch.no_grad(), as_in_an_operator(q), in_given_dtypes(q):
-        wide = q.double(), k.double(), v.double()
-        out, lse = naive.forward(*wide, exact)
+        wide, about = (q.double(), k.double(), v.double()), (mask, problem.scale, torch.float64)
+        out, lse = attention_forward(*wide, *about)
         found, sums = kernel.forward(q, k, v, plan) if offer.forward else (out.to(q.dtype), lse.float())
-        errors = {"out": _error(found, out)}
+        pairs = {"out": (found, out)}
         if not (offer.rough_lse or offer.optional_lse):
-            errors["lse"] = _error(sums.exp(), lse.exp())
+            pairs["lse"] = sums.exp(), lse.exp()
         if problem.direction is Direction.BACKWARD:
             grads = kernel.backward(dout, q, k, v, found, sums, plan)
-            expected = naive.backward(dout.double(), *wide, out, lse, exact)
-            errors |= {name: _error(*both) for name, *both in zip(("dq", "dk", "dv"), grads, expected, strict=True)}
-    return errors
-
-
-def _error(found: Tensor, expected: Tensor) -> float:
-    return float((found.double() - expected).norm() / expected.norm().clamp_min(1e-30))
+            expected = attention_backward(dout.double(), *wide, out, lse, *about)
+            pairs |= dict(zip(("dq", "dk", "dv"), zip(grads, expected, strict=True), strict=True))
+    return {name: float((a.double() - b).norm() / b.norm().clamp_min(1e-30)) for name, (a, b) in pairs.items()}

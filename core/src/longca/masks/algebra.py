@@ -29,10 +29,7 @@ _CHUNK = 2**20
 
 
 def intersection(*masks: Mask) -> SliceMask:
-    """The pairs that all of some masks show.
-
-    Args:
-        *masks: Masks of one size, each with one mask for all heads. At least one.
+    """The pairs that all of some masks show. The masks, at least one, have one size and one mask for all heads.
 
     Raises:
         MaskError: No masks, masks of different sizes, a mask whose heads differ, or too many slices.
@@ -41,13 +38,9 @@ def intersection(*masks: Mask) -> SliceMask:
 
 
 def union(*masks: Mask) -> SliceMask:
-    """The pairs that any of some masks shows. Masks may overlap.
+    """The pairs that any of some masks shows.
 
-    Args:
-        *masks: As for `intersection`.
-
-    Raises:
-        MaskError: As for `intersection`.
+    Masks may overlap. The arguments and errors are those of `intersection`.
     """
 
     def joined(a: SliceMask, b: SliceMask) -> SliceMask:
@@ -57,11 +50,7 @@ def union(*masks: Mask) -> SliceMask:
 
 
 def complement(mask: Mask) -> SliceMask:
-    """The pairs that a mask hides.
-
-    Raises:
-        MaskError: Heads differ, or there are too many slices.
-    """
+    """The pairs that a mask hides. MaskError if heads differ, or there are too many slices."""
     (one,) = _alike((mask,))
     return _made(_hidden(one), one)
 
@@ -125,13 +114,10 @@ def _hidden(mask: SliceMask) -> SliceArray:
 
 
 def pack(masks: Sequence[Mask]) -> Mask:
-    """The mask of several sequences side by side. No sequence sees another one.
+    """The mask of several sequences side by side, in their order. No sequence sees another one.
 
     Block-sparse masks stay block-sparse if all masks are. Their blocks then have one size only if every sequence but
     the last is a whole number of blocks.
-
-    Args:
-        masks: The masks of the sequences, in their order. At least one.
 
     Raises:
         MaskError: No masks, masks of different numbers of heads, or too many slices or blocks.

@@ -20,8 +20,7 @@ def check_bits(bits: Bits, rows: int, columns: int) -> Bits:
     """Returns a checked copy of the bits of one or more heads.
 
     Raises:
-        MaskError: The dtype or shape is not uint8 [heads, rows, bytes], there is no head, or a bit beyond the last
-            column is set.
+        MaskError: They are not uint8 [heads, rows, bytes] of a head or more, or a bit beyond the last column is set.
     """
     expected = (rows, -(-columns // 8))
     if bits.dtype != np.uint8 or bits.ndim != 3 or bits.shape[1:] != expected or not len(bits):
@@ -39,17 +38,8 @@ def unpacked(bits: Bits, columns: int) -> NDArray[np.bool_]:
 
 
 def seen_tokens(bits: Bits, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Counts the tokens in the kept blocks of each row: [heads, query blocks].
-
-    Args:
-        bits: Packed bits: uint8 [heads, query blocks, bytes].
-        sizes: Tokens of each key block: [key blocks].
-    """
-    # The table holds, for each byte of a row and each value of that byte, the tokens of the blocks whose bits are set.
-    padded = np.pad(sizes, (0, 8 * bits.shape[2] - len(sizes))).reshape(-1, 8)
-    values = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.int64)
-    tokens, first = (padded @ values.T).ravel(), np.arange(len(padded)) * 256
-    return np.stack([tokens[of_head + first].sum(-1) for of_head in bits])
+    """Tokens in the kept blocks of each row: [heads, query blocks]. The sizes are tokens of each key block."""
+    return np.stack([unpacked(of_head, len(sizes)) @ sizes for of_head in bits])
 
 
 def most_runs(kept: NDArray[np.bool_]) -> tuple[int, int]:

@@ -23,13 +23,13 @@ _A_PART = "the block mask is a part of another; give the whole one, and the row 
 def from_block_mask(
     block_mask: BlockMask, *, row: int | None = None, head: int | None = None, most: int = 2**14
 ) -> SliceMask:
-    """The mask of a `BlockMask`. It is exact.
+    """The mask of a `BlockMask`, as `create_block_mask` makes it: [rows, heads]. It is exact.
 
     Only its partial blocks are evaluated, under `torch.vmap`, and only its lists of blocks are believed elsewhere. That
     is what FlexAttention computes.
 
     Args:
-        block_mask: A block mask as `create_block_mask` makes it: [rows, heads].
+        block_mask: The block mask.
         row: The row of the batch. None for a block mask that all rows share.
         head: The head. None for a block mask that all heads share.
         most: The most slices to make.

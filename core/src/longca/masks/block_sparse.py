@@ -17,7 +17,7 @@ from longca.errors import MaskError
 from longca.limits import MAX_DENSE_CELLS
 from longca.masks.bitmaps import Bits, block_edges, check_bits, most_runs, seen_tokens, touched_tiles, unpacked
 from longca.masks.blocks import Blocks
-from longca.masks.bounds import check_bounds, common_blocks, cut_bounds, tile_spans
+from longca.masks.bounds import check_bounds, cut_bounds, tile_spans
 from longca.masks.cutting import check_ranges
 from longca.masks.forms import Form
 from longca.masks.mask import Intervals, Mask
@@ -61,16 +61,11 @@ class BlockSparseMask(Mask):
 
     @classmethod
     def from_bits(cls, bits: Bits, q_bounds: ArrayLike, k_bounds: ArrayLike) -> BlockSparseMask:
-        """Makes a mask from a bitmap that is already packed.
-
-        Args:
-            bits: `numpy.packbits` of `kept` along the key blocks: uint8 [heads, query blocks, bytes]. It is copied.
-            q_bounds: Bounds of the query blocks.
-            k_bounds: Bounds of the key blocks.
+        """Makes a mask from a packed bitmap, which is copied: `numpy.packbits` of `kept` along the key blocks.
 
         Raises:
-            MaskError: The bounds do not ascend, the shape of the bitmap does not match them, or a bit beyond the last
-                key block is set.
+            MaskError: The bounds do not ascend, the bits are not uint8 [heads, query blocks, bytes], or a bit beyond
+                the last key block is set.
         """
         mask = cls.__new__(cls)
         mask._take_bounds(q_bounds, k_bounds)
@@ -79,16 +74,9 @@ class BlockSparseMask(Mask):
 
     @classmethod
     def drawn(cls, draw: Callable[[], Bits], heads: int, kept: int, bounds: ArrayLike) -> BlockSparseMask:
-        """Makes a mask whose bitmap is drawn when it is first read.
+        """Makes a mask whose bitmap `draw` makes when it is first read: uint8 [heads, blocks, bytes], always the same.
 
-        Args:
-            draw: Draws the bits: uint8 [heads, blocks, bytes]. Each call gives the same.
-            heads: Heads with masks of their own.
-            kept: Key blocks that each query block sees, at least one.
-            bounds: Bounds of the query blocks and of the key blocks.
-
-        Raises:
-            MaskError: The bounds do not ascend.
+        Each query block sees `kept` ≥ 1 key blocks. The bounds are those of query blocks and of key blocks.
         """
         mask = cls.__new__(cls)
         mask._take_bounds(bounds, bounds)
@@ -173,11 +161,7 @@ class BlockSparseMask(Mask):
         return self.keys_by_block.repeat(np.diff(self.q_bounds), axis=1)
 
     def dense(self) -> NDArray[np.bool_]:
-        """The boolean matrix: [heads, seqlen_q, seqlen_k], or [seqlen_q, seqlen_k] if all heads share the mask.
-
-        Raises:
-            MaskError: The matrix would have more than MAX_DENSE_CELLS entries.
-        """
+        """The boolean matrix. See `Mask.dense`."""
         self._check_dense()
         q, k = np.diff(self.q_bounds), np.diff(self.k_bounds)
         heads = [self.kept(h).repeat(q, axis=0).repeat(k, axis=1) for h in range(self.heads)]
@@ -191,15 +175,8 @@ class BlockSparseMask(Mask):
     ) -> BlockSparseMask:
         """The mask between the kept queries and keys of the kept heads, re-indexed from 0. See `Mask.cut`.
 
-        Whole blocks keep their size: a cut to the short last block alone has the block size of the mask.
-
-        Args:
-            q_ranges: (start, stop) of the queries kept, ascending and disjoint.
-            k_ranges: (start, stop) of the keys kept, ascending and disjoint.
-            heads: Heads to keep, as indices or a slice. None keeps all heads.
-
-        Raises:
-            MaskError: A range lies outside the mask, ranges descend or overlap, or a head does not exist.
+        Whole blocks keep their size: a cut to the short last block alone has the block size of the mask. Heads are
+        indices or a slice, and None keeps all of them.
         """
         picked = range(self.heads)[heads] if isinstance(heads, slice) else range(self.heads) if heads is None else heads
         if not len(picked):
@@ -233,15 +210,15 @@ class BlockSparseMask(Mask):
         return self.head(0)
 
     def row_intervals(self, n: int | None = None) -> Intervals:
-        """The key intervals of each query, if all heads share the mask. See `Mask.row_intervals`."""
+        """See `Mask.row_intervals`."""
         return self._only_head().row_intervals(n)
 
     def column_intervals(self, n: int | None = None) -> Intervals:
-        """The query intervals of each key, if all heads share the mask. See `Mask.column_intervals`."""
+        """See `Mask.column_intervals`."""
         return self._only_head().column_intervals(n)
 
     def blocks(self, block_q: int, block_k: int) -> Blocks:
-        """Runs of visible blocks, if all heads share the mask. See `Mask.blocks`."""
+        """See `Mask.blocks`."""
         return self._only_head().blocks(block_q, block_k)
 
     def tile_efficiency(self, block_q: int = 128, block_k: int = 128) -> float:
@@ -270,10 +247,9 @@ class BlockSparseMask(Mask):
                 return self.heads == 1 and self._most_runs[0] <= 1 and self._first_head.admits(form)
 
     def count(self, form: Form) -> int:
-        """Number of intervals or layers that an admitted form takes. Forms without a count return 1.
+        """Number of intervals or layers that an admitted form takes. See `Mask.count`.
 
-        If some row has more than 16 intervals, the layers are not worked out. The count is then the number of
-        intervals, which is a lower bound of the number of layers.
+        If some row has more than 16 intervals, the count of layers is that of intervals, which is a lower bound.
         """
         if self.heads > 1:
             return 1
@@ -314,9 +290,4 @@ class BlockSparseMask(Mask):
             return all(self.head(h)._shows_same(other.head(h)) for h in range(self.heads))
         if np.array_equal(self.q_bounds, other.q_bounds) and np.array_equal(self.k_bounds, other.k_bounds):
             return np.array_equal(self.bits, other.bits)
-        q_mine, q_theirs = common_blocks(self.q_bounds, other.q_bounds)
-        k_mine, k_theirs = common_blocks(self.k_bounds, other.k_bounds)
-        return all(
-            np.array_equal(self.kept(h)[np.ix_(q_mine, k_mine)], other.kept(h)[np.ix_(q_theirs, k_theirs)])
-            for h in range(self.heads)
-        )
+        return self.fingerprint == other.fingerprint

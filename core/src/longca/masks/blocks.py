@@ -23,13 +23,13 @@ Runs = NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class BlockRuns:
-    """Runs of visible blocks in each row of blocks.
+    """Runs of visible blocks in each row of blocks: (row, start, stop), ordered, int32 [runs, 3].
 
     Attributes:
         num_rows: Rows of blocks.
         num_columns: Columns of blocks.
-        full: (row, start, stop) of runs of fully visible blocks, ordered: int32 [runs, 3].
-        partial: (row, start, stop) of runs of partly visible blocks, ordered: int32 [runs, 3].
+        full: Runs of fully visible blocks.
+        partial: Runs of partly visible blocks.
     """
 
     num_rows: int
@@ -58,14 +58,7 @@ class BlockRuns:
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """A mask's visible blocks, by query block and by key block.
-
-    Attributes:
-        block_q: Queries a block.
-        block_k: Keys a block.
-        row_pieces: The mask's row intervals.
-        column_pieces: The mask's column intervals.
-    """
+    """A mask's visible blocks of `block_q` × `block_k` tokens, by query block and by key block."""
 
     block_q: int
     block_k: int
@@ -93,13 +86,8 @@ def block_runs(
 ) -> BlockRuns:
     """The runs of blocks of [block_q, block_k] tokens that the row intervals touch.
 
-    Args:
-        pieces: The row intervals. Those of several masks may be stacked, if each begins at a row of blocks.
-        num_keys: Number of keys, of the longest of several masks.
-        block_q: Queries a block.
-        block_k: Keys a block.
-        queries: Queries in each row of blocks of several masks.
-        keys: Keys of the mask of each row of blocks of several masks.
+    The intervals of several masks may be stacked, if each begins at a row of blocks. `num_keys` is then that of the
+    longest mask. `queries` and `keys` are the queries in each row of blocks, and the keys of its mask.
     """
     num_queries = int(pieces.rows[-1])
     num_rows, num_columns = -(-num_queries // block_q), -(-num_keys // block_k)
@@ -145,12 +133,9 @@ def _sweep(
     need: NDArray[np.generic],
     num_columns: int,
 ) -> NDArray[np.int64]:
-    """Maximal stretches of blocks on which the weights of the covering ranges reach the need of their row.
+    """Maximal stretches of blocks on which the weights of the covering ranges reach the need of their row: [n, 2].
 
     Blocks are numbered through all rows, with one spare column in each, so that no stretch runs into the next row.
-
-    Returns:
-        [stretches, 2]: the first block and one past the last block of each stretch.
     """
     stride = num_columns + 1
     where = np.concatenate([row * stride + start, row * stride + stop])

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from longca.errors import MaskError
 
-__all__ = ["check_bounds", "common_blocks", "cut_bounds", "kept_count", "tile_spans", "uniform_bounds"]
+__all__ = ["check_bounds", "cut_bounds", "kept_count", "tile_spans", "uniform_bounds"]
 
 
 def uniform_bounds(seqlen: int, block: int) -> NDArray[np.int64]:
@@ -16,11 +16,7 @@ def uniform_bounds(seqlen: int, block: int) -> NDArray[np.int64]:
 
 
 def check_bounds(bounds: ArrayLike, axis: str) -> NDArray[np.int64]:
-    """Returns block bounds as an int64 array.
-
-    Raises:
-        MaskError: The bounds are not integers, do not start at 0, or do not strictly ascend.
-    """
+    """Returns block bounds as an int64 array, or raises MaskError if they do not strictly ascend from 0."""
     try:
         array = np.asarray(bounds)
     except ValueError:  # lists of unequal lengths
@@ -58,12 +54,6 @@ def tile_spans(bounds: NDArray[np.int64], tile: int) -> NDArray[np.int64]:
     starts = np.arange(0, int(bounds[-1]), tile)
     first = np.searchsorted(bounds, starts, side="right") - 1
     return np.stack([first, np.searchsorted(bounds, np.minimum(starts + tile, bounds[-1]))], axis=1).ravel()
-
-
-def common_blocks(a: NDArray[np.int64], b: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each block of the common refinement of both bounds, the block of `a` and the block of `b` around it."""
-    starts = np.union1d(a, b)[:-1]
-    return np.searchsorted(a, starts, side="right") - 1, np.searchsorted(b, starts, side="right") - 1
 
 
 def kept_count(kept: float, blocks: int) -> int:

@@ -123,13 +123,7 @@ def from_dense(matrix: Any, *, most: int = 2**14) -> SliceMask:
 
 
 def from_rows(parts: Iterable[NDArray[np.bool_]], seqlen_q: int, seqlen_k: int, most: int) -> SliceMask:
-    """The mask of a boolean matrix that comes in parts of some rows each.
-
-    Args:
-        parts: Booleans [rows, seqlen_k] each, seqlen_q rows together.
-        seqlen_q: Number of queries.
-        seqlen_k: Number of keys.
-        most: The most slices to make.
+    """The mask of a boolean matrix that comes in parts of some rows each: [rows, seqlen_k].
 
     Raises:
         MaskError: The mask takes more slices than `most`.
@@ -150,8 +144,7 @@ def from_rows(parts: Iterable[NDArray[np.bool_]], seqlen_q: int, seqlen_k: int, 
 def _slices_of_rows(matrix: NDArray[np.bool_], top: int) -> SliceArray:
     """The tight slices of some rows, of which the first has the index `top`. Neighbours are not all merged.
 
-    The n-th intervals of consecutive rows form one slice as long as both of their ends move by 0 or 1 key a row, and
-    always by the same.
+    The n-th intervals of consecutive rows form one slice while both ends move by 0 or 1 key a row, always the same.
     """
     edges = np.diff(np.pad(matrix, ((0, 0), (1, 1))).astype(np.int8), axis=1)
     row, start = np.nonzero(edges == 1)
@@ -206,11 +199,7 @@ def _bounds(values: Any, name: str) -> _Ints:
 
 
 def window_of(window_size: Any) -> tuple[int, int]:
-    """The tokens to the left and to the right that a window shows, `UNBOUNDED` for −1.
-
-    Raises:
-        MaskError: Something other than two integers from −1.
-    """
+    """Tokens to the left and right that a window (−1 for no bound, or from 0) shows, `UNBOUNDED` for −1."""
     try:
         left, right = (operator.index(side) for side in window_size)
     except (TypeError, ValueError):

@@ -31,11 +31,7 @@ _APART = 4 * MAX_SEQLEN
 
 
 def check_ranges(ranges: Iterable[Sequence[int]], seqlen: int, axis: str) -> Ints:
-    """Returns ranges as int64 [n, 2], without the empty ranges.
-
-    Raises:
-        MaskError: A range is no pair of integers or lies outside [0, seqlen), or ranges descend or overlap.
-    """
+    """Returns ranges as int64 [n, 2] without the empty ones, or raises MaskError if they do not ascend in the mask."""
     listed = []
     for index, pair in enumerate(ranges):
         try:
@@ -64,16 +60,9 @@ def cut(slices: SliceArray, q_ranges: Ints, k_ranges: Ints) -> SliceArray:
 def cut_many(
     slices: SliceArray, q_parts: Sequence[Ints], k_parts: Sequence[Ints], pairs: Ints
 ) -> tuple[SliceArray, Ints]:
-    """The tight slices of many cuts. Neighbours are not merged.
+    """The tight slices of many cuts [n, 6], ordered by cut and not merged, and the index of each slice's cut [n].
 
-    Args:
-        slices: The tight slices of the mask.
-        q_parts: Query ranges from `check_ranges`: [parts][ranges, 2].
-        k_parts: Key ranges from `check_ranges`: [parts][ranges, 2].
-        pairs: The query part and the key part of each cut: [cuts, 2].
-
-    Returns:
-        The slices of all cuts, ordered by cut, and the index of each slice's cut: [n, 6] and [n].
+    `q_parts` and `k_parts` are ranges from `check_ranges`. Each of the `pairs` [cuts, 2] names a query and a key part.
     """
     q_used, q_part = np.unique(pairs[:, 0], return_inverse=True)
     k_used, k_part = np.unique(pairs[:, 1], return_inverse=True)
@@ -89,14 +78,8 @@ def cut_many(
 def _cut_apart(slices: SliceArray, taken: Ints, part: Ints, parts: Sequence[Ints]) -> tuple[SliceArray, Ints]:
     """Cuts slices, each by the keys of its own part.
 
-    Args:
-        slices: Tight slices.
-        taken: Indices of the slices to cut. One slice may occur several times: [n].
-        part: Index of the part that cuts each of them: [n].
-        parts: Key ranges: [parts][ranges, 2].
-
-    Returns:
-        The remaining slices, in the order of `taken`, and the index in `taken` of each.
+    `taken` [n] are indices of the slices to cut, with repeats, and `part` [n] are the parts that cut them. Returns the
+    remaining slices, in the order of `taken`, and the index in `taken` of each.
     """
     apart = np.concatenate([np.empty((0, 2), np.int64), *(ranges + at * _APART for at, ranges in enumerate(parts))])
     if not len(apart):

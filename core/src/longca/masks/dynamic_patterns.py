@@ -34,11 +34,7 @@ def _variable_block_sparse(
 
 
 def check_bitmap(heads: int, blocks: int) -> None:
-    """Refuses a bitmap of too many entries.
-
-    Raises:
-        MaskError: There are more than MAX_DENSE_CELLS.
-    """
+    """Refuses a bitmap of more than MAX_DENSE_CELLS entries with a MaskError."""
     if heads * blocks**2 > MAX_DENSE_CELLS:
         raise MaskError(
             f"a bitmap of {heads} heads × {blocks} × {blocks} blocks has more than {MAX_DENSE_CELLS} (2³²) entries; "

@@ -27,8 +27,7 @@ class Factor:
     Attributes:
         name: The keyword.
         meaning: One line with its meaning and the allowed values.
-        check: Function of (value, seqlen) that returns the canonical value. It raises MaskError for a value that does
-            not fit.
+        check: Function of (value, seqlen) that returns the canonical value, or raises MaskError.
     """
 
     name: str

@@ -47,12 +47,9 @@ class Histogram:
         source: str = "histogram",
         places: Sequence[str] | None = None,
     ) -> Histogram:
-        """Builds a histogram from (lower, upper, weight) rows, ascending and contiguous.
+        """Builds a histogram from (lower, upper, weight) rows, ascending and contiguous. `upper` is exclusive.
 
-        Args:
-            rows: Triples. `lower` is inclusive and `upper` is exclusive.
-            source: The name of the whole in messages, for instance the file.
-            places: The name of each row in messages. None names them "row 1", "row 2", ….
+        `source` names the whole in messages, for instance the file, and `places` each row.
 
         Raises:
             RequestError: A row is no bin, rows leave a gap or overlap, or no weight is above 0.
@@ -78,11 +75,7 @@ class Histogram:
         return zip(self.edges[:-1], self.edges[1:], self.weights, strict=True)
 
     def write(self, path: str | Path) -> None:
-        """Writes a `.csv` or `.json` file that `resolve_lengths` reads back to the same bins and weights.
-
-        Raises:
-            RequestError: The suffix is not `.csv` or `.json`, or the file cannot be written.
-        """
+        """Writes a `.csv` or `.json` file that `resolve_lengths` reads back, or raises RequestError."""
         path = Path(path)
         if path.suffix.lower() == ".csv":
             text = "".join(",".join(map(str, row)) + "\n" for row in (COLUMNS, *self.rows()))

@@ -27,15 +27,8 @@ class IntervalPieces:
     """Every row's maximal intervals, as pieces that are affine over a segment of rows.
 
     In row r of its segment, piece p is [start[p] + start_step[p]·t, stop[p] + stop_step[p]·t) with
-    t = r − rows[segment[p]]. Pieces are ordered by segment, then by start.
-
-    Attributes:
-        rows: Segment bounds, ascending from 0 to the number of rows: [segments + 1].
-        segment: Segment of each piece: [pieces].
-        start: First key in the segment's first row: [pieces].
-        stop: One past the last key in the segment's first row: [pieces].
-        start_step: 0 if the start stands still, 1 if it moves one key a row: [pieces].
-        stop_step: 0 if the stop stands still, 1 if it moves one key a row: [pieces].
+    t = r − rows[segment[p]]. A step is 0 or 1 key a row. Pieces are ordered by segment, then by start. `rows` are the
+    bounds of the segments, ascending from 0 to the number of rows: [segments + 1].
     """
 
     rows: Ints

@@ -34,12 +34,9 @@ _Document = tuple[int, int, int, int, int, int]
 
 
 def layers(slices: SliceArray, seqlen_q: int, seqlen_k: int) -> list[Varlen]:
-    """Varlen calls that together show the same pairs as the slices. Each pair is shown once.
+    """Varlen calls that together show the pairs of tight, disjoint, merged slices that are not varlen.
 
-    Args:
-        slices: Tight, disjoint, merged slices of a mask that is not varlen.
-        seqlen_q: Number of queries.
-        seqlen_k: Number of keys.
+    Each pair is shown once.
     """
     fewest: list[_Layer] | None = None
     for found in _layerings(slices, None):
@@ -161,12 +158,10 @@ def _split_at_stops(slices: SliceArray) -> SliceArray:
 
 
 class _Sweep:
-    """Layers that grow row by row. Each layer is of one kind.
+    """Layers that grow row by row, each of one kind.
 
-    Attributes:
-        rectangles: Layers of rectangles. A rectangle whose last row is the row before is open: it may grow.
-        causal: Layers with a causal window.
-        others: Layers of documents that are taken whole.
+    A rectangle whose last row is the row before is open: it may grow. `causal` layers have a causal window, and
+    `others` take their documents whole.
     """
 
     def __init__(self, any_causal: bool) -> None:

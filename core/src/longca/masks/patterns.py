@@ -93,9 +93,7 @@ PATTERNS: dict[str, Pattern] = {}
 def register(pattern: Pattern) -> Pattern:
     """Adds a pattern to the registry.
 
-    Raises:
-        RequestError: Another pattern has this name.
-        UnknownNameError: A factor is not in FACTORS.
+    Its name is free, and its factors are among FACTORS, or it raises RequestError.
     """
     if pattern.name in PATTERNS:
         raise RequestError(f"a mask pattern named {pattern.name!r} is registered already; choose another name")
@@ -107,11 +105,7 @@ def register(pattern: Pattern) -> Pattern:
 
 
 def get_pattern(name: str) -> Pattern:
-    """A pattern by its name.
-
-    Raises:
-        UnknownNameError: No pattern has this name.
-    """
+    """A pattern by its name, or UnknownNameError."""
     if name not in PATTERNS:
         raise UnknownNameError("mask pattern", name, PATTERNS)
     return PATTERNS[name]
@@ -149,12 +143,7 @@ def build(pattern: str, seqlen: int, *, seqlen_k: int | None = None, **factors: 
 
 
 def check_factor_names(pattern: str, names: Iterable[str]) -> None:
-    """Refuses factors that a pattern does not take.
-
-    Raises:
-        UnknownNameError: The pattern or a factor is unknown.
-        MaskError: A factor belongs to other patterns only.
-    """
+    """Refuses factors that a pattern does not take: UnknownNameError, or MaskError for a factor of other patterns."""
     kind = get_pattern(pattern)
     for name in names:
         if name not in kind.factors:

@@ -21,13 +21,7 @@ _PIECES = 4
 
 @dataclass(frozen=True)
 class Rectangle:
-    """Queries and keys, and what the queries see of them.
-
-    Attributes:
-        rows: The queries.
-        keys: The keys.
-        window: The window, aligned bottom-right.
-    """
+    """Queries and keys, and the window of the queries, aligned bottom-right."""
 
     rows: slice
     keys: slice
@@ -45,12 +39,7 @@ class Rectangle:
 
 
 def rectangles(mask: SliceMask, most: int) -> list[Rectangle]:
-    """The rectangles of a mask of one head. Empty if there are more than so many, or if no window fits one.
-
-    Args:
-        mask: The mask.
-        most: The most rectangles.
-    """
+    """The rectangles of a mask of one head. Empty if there are more than `most`, or if no window fits one."""
     pieces = pieces_to_slices(mask.row_pieces)
     if len(pieces) > _PIECES * most:
         return []

@@ -69,11 +69,7 @@ def sample(
 
 
 def draws_lengths(pattern: str) -> bool:
-    """Whether a pattern's documents are drawn from a distribution of lengths.
-
-    Raises:
-        UnknownNameError: The pattern is unknown.
-    """
+    """Whether a pattern's documents are drawn from a distribution of lengths."""
     return "documents" in get_pattern(pattern).factors and pattern not in _OF_BLOCKS
 
 

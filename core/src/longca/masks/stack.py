@@ -57,13 +57,9 @@ class MaskStack:
 
     @classmethod
     def of_cuts(cls, mask: SliceMask, q_parts: Sequence[Ints], k_parts: Sequence[Ints], pairs: Ints) -> MaskStack:
-        """The cuts of one mask to pairs of a query part and a key part.
+        """The cuts of one mask to `pairs` [cuts, 2] of a query part and a key part.
 
-        Args:
-            mask: The mask to cut.
-            q_parts: Query ranges, ascending, disjoint and not empty: [parts][ranges, 2].
-            k_parts: Key ranges, ascending, disjoint and not empty: [parts][ranges, 2].
-            pairs: The query part and the key part of each cut: [cuts, 2].
+        Parts are ranges, ascending, disjoint and not empty: [parts][ranges, 2].
         """
         sizes_q, sizes_k = (np.array([int(np.diff(part).sum()) for part in parts]) for parts in (q_parts, k_parts))
         array, owner = cut_many(mask.array, q_parts, k_parts, pairs)
@@ -199,8 +195,8 @@ class MaskStack:
     def tile_sums(self, tile: int) -> NDArray[np.float64]:
         """Sums over the tiles of `tile` × `tile` tokens that each mask touches, edge tiles included: [masks, 5].
 
-        They are the fully visible tiles, the partly visible ones, the rows of tiles that have any, the tiles of the
-        longest row, and those of the longest column.
+        The columns are the full tiles, the partial ones, the rows of tiles that have any, the tiles of the longest row,
+        and those of the longest column.
         """
         if tile not in self._tiles:
             sides = (

@@ -20,12 +20,7 @@ _CHUNK = 2**24  # entries that are expanded together, to save memory
 
 
 class BlockLists(NamedTuple):
-    """The blocks of each row of blocks, in ascending order.
-
-    Attributes:
-        counts: Number of blocks of each row: int32 [rows].
-        columns: The blocks of each row. Entries past the row's count are 0: int32 [rows, width].
-    """
+    """The blocks of each row, ascending: counts int32 [rows], columns int32 [rows, width], 0 past the row's count."""
 
     counts: Tensor
     columns: Tensor
@@ -39,13 +34,9 @@ def row_offsets(runs: NDArray[np.int32], num_rows: int) -> NDArray[np.int64]:
 def block_lists(
     runs: NDArray[np.int32], num_rows: int, device: torch.device, *, width: int | None = None
 ) -> BlockLists:
-    """Expands runs of blocks on a device.
+    """Expands runs of blocks, such as `BlockRuns.full` or `BlockRuns.partial`, on a device.
 
-    Args:
-        runs: (row, start, stop), ordered by row and start, such as `BlockRuns.full` or `BlockRuns.partial`.
-        num_rows: Rows of blocks.
-        device: The device for the lists.
-        width: Columns of the result, at least the most blocks of a row. None for that number, and at least 1.
+    The lists have `width` columns, at least the most blocks of a row. None stands for that number, and at least 1.
     """
     lengths = runs[:, 2] - runs[:, 1]
     offsets = row_offsets(runs, num_rows)

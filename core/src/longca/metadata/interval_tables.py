@@ -16,15 +16,10 @@ __all__ = ["interval_tables"]
 
 
 def interval_tables(pieces: IntervalPieces, device: torch.device, count: int | None = None) -> tuple[Tensor, Tensor]:
-    """Each row's intervals.
+    """Intervals of the rows of a mask's `row_pieces` or `column_pieces`: starts and stops, each int32 [count, rows].
 
-    Args:
-        pieces: `row_pieces` of a mask, with queries as rows, or `column_pieces`, with keys as rows.
-        device: The device for the intervals.
-        count: Intervals of a row in the result, at least the most intervals of a row. None for that number.
-
-    Returns:
-        Starts and stops, each int32 [count, rows] in memory of its own. Unused intervals are empty: [0, 0).
+    `count` is at least the most intervals of a row, and None stands for that number. Unused intervals are [0, 0). The
+    results have memory of their own.
     """
     count = pieces.max_intervals if count is None else count
     rows = int(pieces.rows[-1])

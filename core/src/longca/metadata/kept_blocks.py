@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from longca.masks import BlockSparseMask
+from longca.masks.bounds import tile_spans
 from longca.metadata.block_lists import BlockLists
 
 __all__ = ["VisibleRows", "head_slices", "kept_blocks", "kept_lists", "tile_lists", "unpacked"]
@@ -28,16 +29,10 @@ def kept_blocks(mask: BlockSparseMask, device: torch.device) -> Tensor:
 
 
 def kept_lists(mask: BlockSparseMask, device: torch.device, *, by_key: bool = False) -> BlockLists:
-    """Lists of the mask's own blocks: the key blocks that each query block sees, in ascending order.
+    """Lists of the key blocks that each query block of each head sees, ascending. `by_key` lists query blocks instead.
 
-    Args:
-        mask: The mask.
-        device: The device for the lists.
-        by_key: List the query blocks of each key block instead.
-
-    Returns:
-        counts: int32 [mask heads, rows].
-        columns: int32 [mask heads, rows, width], 0 past a row's count. The width is the largest count, at least 1.
+    Counts are int32 [mask heads, rows], and columns int32 [mask heads, rows, width], 0 past a row's count. The width is
+    the largest count, at least 1.
     """
     shape = len(mask.q_bounds) - 1, len(mask.k_bounds) - 1
     bits = _on(mask.bits, device)
@@ -47,22 +42,13 @@ def kept_lists(mask: BlockSparseMask, device: torch.device, *, by_key: bool = Fa
 def tile_lists(
     mask: BlockSparseMask, block_q: int, block_k: int, device: torch.device, *, by_key: bool = False
 ) -> tuple[BlockLists, BlockLists]:
-    """Lists of tiles of any size over the mask's blocks: the partly visible tiles and the fully visible tiles.
+    """Lists of tiles of any size over the mask's blocks: the partly and the fully visible ones, in the form of
+    `kept_lists`.
 
     A shorter tile at the end of the sequence counts by its own tokens, as in `longca.masks.blocks`.
-
-    Args:
-        mask: The mask.
-        block_q: Queries a tile.
-        block_k: Keys a tile.
-        device: The device for the lists.
-        by_key: List the query tiles of each key tile instead.
-
-    Returns:
-        The partly and the fully visible tiles, each in the form of `kept_lists`.
     """
     spans_q, spans_k = (
-        torch.from_numpy(_spans(bounds, tile)).to(device)
+        torch.from_numpy(tile_spans(bounds, tile)).to(device).view(-1, 2).T
         for bounds, tile in ((mask.q_bounds, block_q), (mask.k_bounds, block_k))
     )
     shape = len(mask.q_bounds) - 1, len(mask.k_bounds) - 1
@@ -87,13 +73,7 @@ def _on(bits: NDArray[np.uint8], device: torch.device) -> Tensor:
 
 
 def head_slices(heads: int, shape: tuple[int, ...], most: int = _CHUNK) -> Iterator[slice]:
-    """Slices of mask heads with a limited number of blocks, and at least one head.
-
-    Args:
-        heads: Number of heads.
-        shape: Rows and columns of blocks of each head.
-        most: The largest number of blocks of a slice of several heads.
-    """
+    """Slices of heads with at most `most` blocks of [rows, columns] together, or of one head."""
     step = max(1, most // max(1, shape[0] * shape[1]))
     yield from (slice(first, first + step) for first in range(0, heads, step))
 
@@ -127,13 +107,6 @@ def _joined(parts: list[BlockLists]) -> BlockLists:
     return BlockLists(torch.cat([part.counts for part in parts]), torch.cat(padded))
 
 
-def _spans(bounds: NDArray[np.int64], tile: int) -> NDArray[np.int64]:
-    """For each tile the first block in it, and one past the last: [2, tiles]."""
-    starts = np.arange(0, int(bounds[-1]), tile)
-    first = np.searchsorted(bounds, starts, side="right") - 1
-    return np.stack([first, np.searchsorted(bounds, np.minimum(starts + tile, bounds[-1]))])
-
-
 def _touched(kept: Tensor, spans_q: Tensor, spans_k: Tensor) -> tuple[Tensor, Tensor]:
     """Whether each tile has any kept block, and whether all of its blocks are kept: bool [heads, tiles, tiles]."""
     sums = torch.nn.functional.pad(kept.cumsum(1, dtype=torch.int32).cumsum(2, dtype=torch.int32), (1, 0, 1, 0))
@@ -144,27 +117,19 @@ def _touched(kept: Tensor, spans_q: Tensor, spans_k: Tensor) -> tuple[Tensor, Te
 
 
 class VisibleRows:
-    """The rows of a block-sparse mask on a device.
-
-    Args:
-        mask: The mask.
-        device: The device for its bits and the rows.
-    """
+    """The rows of a block-sparse mask on a device."""
 
     def __init__(self, mask: BlockSparseMask, device: torch.device) -> None:
         self._q_bounds = mask.q_bounds
-        self._bits = torch.from_numpy(mask.bits.copy()).to(device)  # PyTorch warns of read-only memory
+        self._bits = _on(mask.bits, device)
         self._keys, self._key_blocks = mask.seqlen_k, len(mask.k_bounds) - 1
         padding = -mask.seqlen_k % _WORD
         self._block_of_key = torch.nn.functional.pad(_owners(np.diff(mask.k_bounds), device), (0, padding))
 
     def __call__(self, first: int, last: int, keys: slice | Tensor = slice(None)) -> Tensor:
-        """Whether queries from `first` up to `last` see some keys: bool [mask heads, queries, keys].
+        """Whether the queries [first, last) see some keys: bool [mask heads, queries, keys].
 
-        Args:
-            first: The first query.
-            last: The query after the last one.
-            keys: int64 positions of the keys, or a slice of all keys.
+        The keys are int64 positions, or a slice of all keys.
         """
         begin = int(np.searchsorted(self._q_bounds, first, side="right")) - 1
         end = int(np.searchsorted(self._q_bounds, last))
