@@ -32,7 +32,7 @@ FLOORS = {
     ),
     "masks": ("longca.masks",),
     "manifests": ("longca.manifests",),
-    "plugins": ("longca.hookspecs", "longca.discovery", "longca.loading", "longca.plugins", "longca.shared_layouts"),
+    "plugins": ("longca.hookspecs", "longca.discovery", "longca.plugins", "longca.shared_layouts"),
     "advice": ("longca_advice",),
     "attention": ("longca.kernels", "longca.metadata", "longca_builtin", "longca.parallel", "longca.integrations"),
     # The package itself fetches names from every floor of the contract. The application may import it.

@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 
 from longca import masks, registry
-from longca.loading import load_object
 from longca.manifests import Device, Problem, Transport
+from longca.plugins import load_object
 
 from .test_strategies import EXACT, meshes, sizes
 

@@ -14,8 +14,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from longca import masks, registry
-from longca.loading import load_object
 from longca.manifests import Device, Problem, Transport
+from longca.plugins import load_object
 from longca_bench.measuring.traffic import Recorder
 from longca_cp.exchange import Axis
 from longca_cp.overlap import is_beside

@@ -15,13 +15,14 @@ from typing import Any
 import pluggy
 from importlib_metadata import EntryPoint, entry_points
 from packaging.utils import canonicalize_name
+from pydantic import ValidationError
 
 from longca import hookspecs
 from longca.errors import RequestError, UnknownNameError
-from longca.loading import describe
 from longca.manifests import API_VERSION, KernelManifest, Manifest, Problem, Reason, StrategyManifest, Verdict
+from longca.plain_text import plain_text
 
-__all__ = ["CORE", "GROUP", "PluginInfo", "load_plugins"]
+__all__ = ["CORE", "GROUP", "PluginInfo", "describe", "load_plugins"]
 
 CORE, GROUP = "longca-core", "longca"
 
@@ -131,6 +132,14 @@ class PluginInfo:
         faults = [_fault(item, kind, hook.name) for item in items]
         self.problems += dict.fromkeys(filter(None, faults))
         return [item for item, fault in zip(items, faults, strict=True) if not fault]
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line."""
+    if isinstance(error, ValidationError):
+        parts = (f"{'.'.join(map(str, part['loc']))}: {part['msg']}, not {part['input']!r}" for part in error.errors())
+        return plain_text(f"{type(error).__name__}: {'; '.join(parts)}")
+    return plain_text(f"{type(error).__name__}: {error}").rstrip(": ")
 
 
 def load_plugins(disabled: frozenset[str] = frozenset()) -> list[tuple[PluginInfo, list[Manifest]]]:

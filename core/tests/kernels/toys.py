@@ -6,9 +6,9 @@ from longca.discovery import PluginInfo
 from longca.errors import UnknownNameError
 from longca.kernels.base import Plan, fill
 from longca.kernels.lse_grad import backward_through_lse
-from longca.loading import call_function
 from longca.manifests import Backward, KernelManifest, Offer, resolve_manifest
 from longca.masks import Form
+from longca.plugins import call_function
 from longca_advice.devices import evidence_name
 from longca_advice.evidence import Row, Run
 from longca_advice.history import append

@@ -1,7 +1,8 @@
 """attention: any kernel as a differentiable function, also under torch.compile.
 
-The kernel runs in one of two ways with the same results: directly (`longca.kernels.direct`), or inside a custom
-operator that a compiler can trace around (`longca.kernels.operators`). The mask is planned at its first use.
+The kernel runs in one of two ways with the same results: directly, which takes a fraction of the host time, or
+inside a custom operator that a compiler can trace around (`longca.kernels.operators`). Both save the same tensors for
+the backward, so that a checkpoint may compute a forward again in the other way. The mask is planned at its first use.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from longca import plugins
 from longca.errors import LongCAError, RequestError, UnsupportedError
 from longca.kernels import operators as operators  # registers torch.ops.longca
 from longca.kernels.base import check_inputs, check_mask, in_given_dtypes, on_device_of
-from longca.kernels.direct import attend, is_direct
-from longca.kernels.planned import Settings, problem_of
+from longca.kernels.planned import Planned, Settings, planned, problem_of
 from longca.manifests import Layout, Transport
 from longca.masks import Mask
 
@@ -112,13 +112,72 @@ def attend_on_device(
         _check_no_tangent(q, k, v)
     check_settings(kernel, softmax_scale, deterministic, allow_unverified)
     training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    if isinstance(mask, Mask) and is_direct(q, k, v):
-        return attend(q, k, v, mask, Settings(kernel, softmax_scale, deterministic, allow_unverified), training)
+    if isinstance(mask, Mask) and _is_direct(q, k, v):
+        return _attend(q, k, v, mask, Settings(kernel, softmax_scale, deterministic, allow_unverified), training)
     key = torch.from_numpy(mask.key_array) if isinstance(mask, Mask) else mask
     transformed = not torch.compiler.is_compiling() and _C._are_functorch_transforms_active()
     operator: Any = operators.TransformedAttention.apply if transformed else torch.ops.longca.attention
     out, lse = operator(q, k, v, key, kernel, softmax_scale, deterministic, allow_unverified, training)
     return out, lse.detach()
+
+
+def _is_direct(*tensors: Tensor) -> bool:
+    """Whether a function of these tensors, which are on one device, may run without the dispatcher.
+
+    It may not under a compiler, a tracer, functorch, or a mode that watches operators. Neither may it if a tensor is a
+    subclass, a fake or a negated view, or lies on another device than a CPU or a CUDA device.
+    """
+    if (
+        torch.compiler.is_compiling()
+        or _C._len_torch_dispatch_stack()
+        or _C._len_torch_function_stack()
+        or _C._are_functorch_transforms_active()
+        or _C._is_tracing()
+        or not (tensors[0].is_cuda or tensors[0].is_cpu)
+    ):
+        return False
+    for x in tensors:  # a generator would take twice as long
+        plain = type(x) in _PLAIN and not x.is_neg()
+        if not plain:
+            return False
+    return True
+
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, settings: Settings, training: bool) -> tuple[Tensor, Tensor]:
+    """out [Tq, Hq, D] and lse [Hq, Tq], which carries no gradient. See `longca.attention`."""
+    ready = planned(mask, q, k, v, settings, training)
+    if not training:
+        return ready.forward(q, k, v)
+    out, lse = LongCAAttention.apply(q, k, v, ready, settings)  # type: ignore[no-untyped-call]
+    return out, lse
+
+
+class LongCAAttention(torch.autograd.Function):
+    """A kernel's forward and backward as one differentiable function."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, ready: Planned, settings: Settings) -> tuple[Tensor, Tensor]:
+        out, lse = ready.forward(q, k, v)
+        ctx.ready, ctx.settings = ready, settings
+        ctx.save_for_backward(q, k, v, out, lse, ready.key)
+        ctx.mark_non_differentiable(lse)
+        ctx.set_materialize_grads(False)
+        return out, lse
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor | None, _dlse: None) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors
+        if dout is None:  # what follows has no gradient
+            dout = torch.zeros_like(saved[3])
+        # The operator says what is wrong with a gradient of a gradient.
+        if torch.is_grad_enabled() or not _is_direct(dout):
+            grads = torch.ops.longca.attention_backward(dout, *saved, *ctx.settings)
+        else:
+            grads = ctx.ready.backward(dout, *saved[:-1])
+        return (*grads, None, None)
 
 
 def check_without_strategy(mesh: object, placement: object, transport: object) -> None:

@@ -6,26 +6,22 @@ m = masks.build("causal_document", seqlen=4096, documents=[1000, 96, 3000])
 m = masks.sample("causal_document", seqlen=4096, lengths="pile", seed=0)
 """
 
-from longca.masks import static_patterns as _static  # registers the static patterns first
-
-# isort: split
 from longca.limits import MAX_DENSE_CELLS, MAX_SEQLEN
-from longca.masks import dynamic_patterns as _dynamic
+from longca.masks import paper_patterns as _patterns  # registers the patterns
 from longca.masks.algebra import complement, intersection, pack, union
 from longca.masks.block_masks import from_block_mask
 from longca.masks.block_sparse import BlockSparseMask
 from longca.masks.blocks import BlockRuns, Blocks
 from longca.masks.conversions import from_cu_seqlens, from_dense, from_position_ids
-from longca.masks.factors import FACTORS
 from longca.masks.forms import Form, Varlen, Window
 from longca.masks.lengths import LengthDistribution, resolve_lengths
 from longca.masks.mask import Mask
-from longca.masks.patterns import PATTERNS, Pattern, build, get_pattern, register
+from longca.masks.patterns import FACTORS, PATTERNS, Pattern, build, get_pattern, register
 from longca.masks.sampling import sample
 from longca.masks.slice_mask import SliceMask
 from longca.masks.slices import Slice
 
-del _dynamic, _static
+del _patterns
 
 __all__ = [
     "FACTORS",

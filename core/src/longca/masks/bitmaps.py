@@ -10,10 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longca.errors import MaskError
+from longca.limits import MAX_DENSE_CELLS
 
-__all__ = ["Bits", "block_edges", "check_bits", "most_runs", "seen_tokens", "touched_tiles", "unpacked"]
+__all__ = ["Bits", "block_edges", "check_bitmap", "check_bits", "most_runs", "seen_tokens", "touched_tiles", "unpacked"]
 
 Bits = NDArray[np.uint8]
+
+
+def check_bitmap(heads: int, blocks: int) -> None:
+    """Refuses a bitmap of more than MAX_DENSE_CELLS entries with a MaskError."""
+    if heads * blocks**2 > MAX_DENSE_CELLS:
+        raise MaskError(
+            f"a bitmap of {heads} heads × {blocks} × {blocks} blocks has more than {MAX_DENSE_CELLS} (2³²) entries; "
+            f"take larger blocks or fewer heads"
+        )
 
 
 def check_bits(bits: Bits, rows: int, columns: int) -> Bits:

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from longca.limits import check_pieces
-from longca.masks.dynamic_patterns import check_bitmap
-from longca.masks.factors import FACTORS
+from longca.masks.bitmaps import check_bitmap
 from longca.masks.lengths import LengthDistribution, resolve_lengths
 from longca.masks.mask import Mask, check_seqlen
-from longca.masks.patterns import build, get_pattern
+from longca.masks.patterns import FACTORS, build, get_pattern
 
 __all__ = ["draws_lengths", "sample"]
 

@@ -1,16 +1,22 @@
-"""The twelve static patterns of LongCA-bench (arXiv 2510.17896). Each is a few slices made from its factors.
+"""The patterns of LongCA-bench (arXiv 2510.17896): twelve static ones, and two dynamic ones for each head.
 
-Indices start at 0. Document d spans [s, e). Importing this module registers the patterns.
+A static mask is a few slices made from its factors. Indices start at 0, and document d spans [s, e). A dynamic mask is
+random and block-sparse, and the "sparsity ratio" of the paper is its kept share. Importing this module registers the
+patterns.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from longca.limits import check_pieces
+from longca.masks.bitmaps import Bits, check_bitmap
+from longca.masks.block_sparse import BlockSparseMask
+from longca.masks.bounds import kept_count, uniform_bounds
 from longca.masks.forms import Form
 from longca.masks.patterns import Pattern, register
 from longca.masks.slice_mask import SliceMask
@@ -103,6 +109,39 @@ def _causal_blockwise(q: int, k: int, documents: tuple[int, ...]) -> SliceMask:
     return _mask(q, k, (start, stop, start_k, stop, -_ANY, 0))
 
 
+def _uniform_block_sparse(q: int, k: int, block: int, kept: float, heads: int, seed: int) -> BlockSparseMask:
+    check_bitmap(heads, -(-q // block))
+    return _top_blocks(uniform_bounds(q, block), kept, heads, seed)
+
+
+def _variable_block_sparse(
+    q: int, k: int, boundaries: tuple[int, ...], kept: float, heads: int, seed: int
+) -> BlockSparseMask:
+    check_bitmap(heads, len(boundaries) - 1)
+    return _top_blocks(np.array(boundaries), kept, heads, seed)
+
+
+def _top_blocks(bounds: NDArray[np.int64], kept: float, heads: int, seed: int) -> BlockSparseMask:
+    """Keeps the ⌊kept·n⌋ (at least one) of n key blocks with the highest random scores, per head and query block."""
+    blocks = len(bounds) - 1
+    count = kept_count(kept, blocks)
+    return BlockSparseMask.drawn(partial(_top_bits, blocks, count, heads, seed), heads, count, bounds)
+
+
+def _top_bits(n: int, count: int, heads: int, seed: int) -> Bits:
+    """The packed bits of the `count` of n key blocks with the highest scores: [heads, n, bytes]."""
+    rng = np.random.default_rng(seed)
+    bits = np.empty((heads * n, -(-n // 8)), np.uint8)
+    rows = max(1, 2**22 // n)  # 32 MiB of scores in one step
+    for first in range(0, heads * n, rows):
+        scores = rng.random((min(rows, heads * n - first), n))
+        best = np.argpartition(scores, n - count, axis=1)[:, n - count :]
+        kept_blocks = np.zeros(scores.shape, np.bool_)
+        np.put_along_axis(kept_blocks, best, True, axis=1)
+        bits[first : first + rows] = np.packbits(kept_blocks, axis=1)
+    return bits.reshape(heads, n, -1)
+
+
 def _band_forms() -> dict[Form, int | None]:
     return {Form.WINDOW: 1, **_document_forms()}
 
@@ -113,6 +152,10 @@ def _document_forms() -> dict[Form, int | None]:
 
 def _interval_forms(*, rows: int, columns: int, layers: int | None) -> dict[Form, int | None]:
     return {Form.ROW_INTERVALS: rows, Form.COLUMN_INTERVALS: columns, Form.LAYERS: layers, Form.DENSE: 1}
+
+
+def _block_forms() -> dict[Form, int | None]:
+    return {Form.BLOCK_SPARSE: 1, Form.DENSE: 1}
 
 
 for _pattern in (
@@ -200,6 +243,27 @@ for _pattern in (
         ("documents",),
         _causal_blockwise,
         _interval_forms(rows=1, columns=2, layers=2),
+    ),
+    Pattern(
+        "uniform_block_sparse",
+        "Uniform block sparse",
+        "j's block is kept for i's block, per head",
+        ("block", "kept", "heads", "seed"),
+        _uniform_block_sparse,
+        _block_forms(),
+        defaults={"heads": 1, "seed": 0},
+        per_head=True,
+        has_uniform_blocks=True,
+    ),
+    Pattern(
+        "variable_block_sparse",
+        "Variable block sparse",
+        "the same with blocks of unequal sizes",
+        ("boundaries", "kept", "heads", "seed"),
+        _variable_block_sparse,
+        _block_forms(),
+        defaults={"heads": 1, "seed": 0},
+        per_head=True,
     ),
 ):
     register(_pattern)
