@@ -83,13 +83,6 @@ def test_under_a_layout_each_step_that_shows_anything_is_asked(open_registry):
     assert sys.modules["vetoes"].ASKED == ["mask of 32 tokens"] * 3, "rank 0 sees no key of rank 1's"
 
 
-def test_a_veto_of_one_step_is_a_veto_of_the_layout(open_registry):
-    body = f"if problem.mask.area == 32 * 32: {NO}"
-    registry = open_registry(vetoes=provides("mine") + VETO.format(body=body))
-    assert registry.resolve("mine", problem()).valid
-    assert not registry.resolve("mine", problem(), ring())
-
-
 def load(open_registry, code, **fields):
     name = f"loads_{abs(hash(code))}"
     registry = open_registry(loads=provides("mine", implementation=f"{name}:Fake", **fields))

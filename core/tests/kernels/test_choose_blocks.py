@@ -9,9 +9,6 @@ import torch
 import longca
 from longca.errors import MaskError, RequestError, UnknownNameError
 
-from .cases import inputs, truth
-from .reference import BOUNDS, Result, assert_close
-
 UNEQUAL = [0, 1, 9, 40, 41, 70]
 
 
@@ -103,24 +100,6 @@ def test_tensors_that_do_not_fit_are_refused():
         longca.choose_blocks(q[:, :3], k)
     with pytest.raises(MaskError, match="no key tokens"):
         longca.choose_blocks(q, k[:0])
-
-
-def attend(q, k, v, mask, **options):
-    return longca.attention(q, k, v, mask, return_lse=True, **options)
-
-
-@pytest.mark.parametrize("kernel", ["naive", "sdpa"])
-@pytest.mark.parametrize("heads", [(8, 2), (3, 3)])
-@pytest.mark.parametrize(("per", "bounds"), [("kv", None), ("query", UNEQUAL), ("shared", UNEQUAL)])
-def test_gradients_of_attention_on_the_chosen_blocks(kernel, heads, per, bounds):
-    mask = longca.choose_blocks(
-        *drawn(heads_q=heads[0], heads_kv=heads[1]), block=16, q_bounds=bounds, kept=0.3, per=per
-    )
-    given = inputs(mask, *heads)
-    qkv = [x.clone().requires_grad_() for x in given[:3]]
-    out, lse = attend(*qkv, mask, kernel=kernel)
-    result = Result(out.detach(), lse, *torch.autograd.grad(out, qkv, given.dout))
-    assert_close(result, truth(mask, given), BOUNDS[torch.float64])
 
 
 @pytest.mark.gpu

@@ -10,7 +10,7 @@ from longca.manifests.pairs import halves
 from longca_builtin.naive import Naive
 from longca_builtin.sdpa import SDPA
 
-from .cases import gappy_mask, inputs, pattern_mask, problem, run, run_in_parts, truth
+from .cases import inputs, pattern_mask, problem, run, truth
 from .reference import BOUNDS, Result, assert_close
 from .toys import Counting, Differentiable
 
@@ -38,13 +38,6 @@ def test_gradients_are_the_references(pattern, kernel, dtype):
     mask = pattern_mask(pattern)
     result, given = attend(mask, kernel, dtype)
     assert_close(result, truth(mask, given), BOUNDS[dtype])
-
-
-@pytest.mark.parametrize("name", MADE)
-@pytest.mark.parametrize("mask", [pattern_mask("causal"), gappy_mask()], ids=str)
-def test_as_parts_of_a_larger_softmax(mask, name):
-    given = inputs(mask, 8, 2)
-    assert_close(run_in_parts(pair(name), mask, given, (12, 25)), truth(mask, given), BOUNDS[torch.float64])
 
 
 def test_each_half_does_its_part_on_its_own_problem():

@@ -63,13 +63,6 @@ def ranges(draw, seqlen):
     return list(zip(points[::2], points[1::2], strict=True))
 
 
-@st.composite
-def two_ranges(draw, seqlen):
-    """One or two ranges, like those of a rank in a contiguous or a zigzag placement."""
-    points = sorted(draw(st.lists(st.integers(0, seqlen), min_size=4, max_size=4)))
-    return [(points[0], points[1]), (points[2], points[3])]
-
-
 def positions(ranges):
     """The positions that ranges keep."""
     return [i for start, stop in ranges for i in range(start, stop)]

@@ -56,14 +56,6 @@ def test_operators_are_the_functions():
     assert ~causal == masks.complement(causal)
 
 
-def test_many_slices_are_intersected_in_parts(monkeypatch):
-    monkeypatch.setattr("longca.masks.algebra._CHUNK", 3)
-    a = masks.build("global_sliding_window", 40, window=3, global_tokens=4)
-    b = masks.build("shared_question", 40, documents=[10, 5, 20, 5])
-    assert np.array_equal((a & b).dense(), a.dense() & b.dense())
-    assert np.array_equal((a | b).dense(), a.dense() | b.dense())
-
-
 def test_masks_that_cannot_be_combined_are_refused():
     with pytest.raises(MaskError, match="give at least one"):
         masks.union()

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from longca import masks
 from longca.errors import MaskError
-from longca.masks import conversions
 
 from .strategies import any_cases, document_lengths
 
@@ -89,16 +88,6 @@ def test_any_matrix_comes_back(seqlen_q, seqlen_k, data):
     cells = data.draw(st.lists(st.booleans(), min_size=seqlen_q * seqlen_k, max_size=seqlen_q * seqlen_k))
     matrix = np.array(cells).reshape(seqlen_q, seqlen_k)
     assert np.array_equal(masks.from_dense(matrix).dense(), matrix)
-
-
-@pytest.mark.parametrize("pattern", ["causal", "prefix_lm_document", "shared_question", "causal_blockwise"])
-def test_a_matrix_in_parts_has_as_few_slices_as_its_pattern(pattern, monkeypatch):
-    monkeypatch.setattr(conversions, "_CELLS", 64 * 5)
-    factors = {name: [20, 4, 30, 10] if name == "documents" else 6 for name in masks.get_pattern(pattern).factors}
-    mask = masks.build(pattern, 64, **factors)
-    found = masks.from_dense(mask.dense())
-    assert found == mask
-    assert len(found.array) <= len(mask.array)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,8 +11,6 @@ from .strategies import (
     cut_dense,
     positions,
     ranges,
-    static_cases,
-    two_ranges,
 )
 
 
@@ -24,32 +21,6 @@ def test_a_cut_shows_what_indexing_the_matrix_shows(case, data):
     assert cut.dense().tolist() == cut_dense(case.dense, q, k).tolist()
     assert (cut.seqlen_q, cut.seqlen_k) == (len(positions(q)), len(positions(k)))
     assert cut.area == cut_dense(case.dense, q, k).sum()
-
-
-@given(any_cases(), st.data())
-def test_a_cut_of_a_cut_is_the_one_composed_cut(case, data):
-    q, k = data.draw(ranges(case.mask.seqlen_q)), data.draw(ranges(case.mask.seqlen_k))
-    once = case.mask.cut(q, k)
-    q_again, k_again = data.draw(ranges(once.seqlen_q)), data.draw(ranges(once.seqlen_k))
-    composed = case.mask.cut(_compose(q, q_again), _compose(k, k_again))
-    twice = once.cut(q_again, k_again)
-    assert twice == composed
-    assert twice.digest == composed.digest
-    assert twice.dense().tolist() == cut_dense(cut_dense(case.dense, q, k), q_again, k_again).tolist()
-
-
-def _compose(outer, inner):
-    kept = np.array(positions(outer), int)[positions(inner)].tolist()
-    return [(i, i + 1) for i in kept]
-
-
-@given(static_cases(), st.data())
-def test_cuts_convert_to_blocks_and_column_intervals_as_their_matrix_does(case, data):
-    q, k = data.draw(two_ranges(case.mask.seqlen_q)), data.draw(two_ranges(case.mask.seqlen_k))
-    cut, matrix = case.mask.cut(q, k), cut_dense(case.dense, q, k)
-    states = cut.blocks(1, 1)
-    assert (states.by_query.dense() == 2).tolist() == matrix.tolist()
-    assert (states.by_key.dense() == 2).tolist() == matrix.T.tolist()
 
 
 @given(block_sparse_cases(), st.data())

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca.masks import Form, Slice, SliceMask, Window, build
+from longca.masks import Form, SliceMask, Window, build
 
 from . import predicates
 from .strategies import any_cases, cut_dense, ranges
@@ -68,20 +68,6 @@ def test_layers_show_each_visible_pair_in_exactly_one_call(shown):
     assert predicates.showings(mask.layers, *matrix.shape).tolist() == matrix.astype(int).tolist()
     assert mask.count(Form.LAYERS) == len(mask.layers)
     assert (len(mask.layers) == 1) == mask.admits(Form.VARLEN)
-
-
-@given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.lists(st.integers(1, 5), min_size=1, max_size=6))
-def test_documents_of_unequal_queries_and_keys_are_varlen(q_lengths, k_lengths):
-    pairs = list(zip(q_lengths, k_lengths, strict=False))
-    q_stops, k_stops = np.cumsum([p[0] for p in pairs]), np.cumsum([p[1] for p in pairs])
-    slices = [
-        Slice(int(q1) - q, int(q1), int(k1) - k, int(k1), hi=int(k1 - q1))
-        for (q, k), q1, k1 in zip(pairs, q_stops, k_stops, strict=True)
-    ]
-    mask = SliceMask(slices, int(q_stops[-1]), int(k_stops[-1]))
-    assert mask.varlen is not None
-    shown = predicates.showings([mask.varlen], mask.seqlen_q, mask.seqlen_k)
-    assert shown.tolist() == mask.dense().astype(int).tolist()
 
 
 @pytest.mark.parametrize(

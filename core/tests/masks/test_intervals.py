@@ -55,14 +55,3 @@ def test_pieces_are_the_same_exactly_where_the_matrices_are(first, second):
         same = first.mask.row_pieces.same(second.mask.row_pieces)
         assert same == (wider[0] == wider[1]).all()
         assert same or not expected
-
-
-@given(any_cases(), st.lists(st.integers(1, 11), max_size=4))
-def test_splitting_rows_shows_the_same(case, at):
-    pieces = case.mask.row_pieces
-    at = np.array([x for x in at if x < case.mask.seqlen_q], np.int64)
-    split = pieces.split_rows(at)
-    assert set(at) <= set(split.rows)
-    assert split.same(pieces)
-    for mine, theirs in zip(split.expand(12), pieces.expand(12), strict=True):
-        assert mine.tolist() == theirs.tolist()

@@ -55,15 +55,6 @@ def test_a_generator_advances_by_one_number_a_document() -> None:
     assert rng.random() == other.random()
 
 
-def test_histogram_draws_bins_by_weight_and_lengths_alike() -> None:
-    histogram = lengths.from_bins("h", (2, 4, 10, 20), (1.0, 0.0, 3.0))
-    drawn = histogram.quantile(np.random.Generator(np.random.PCG64(0)).random(200_000))
-    values, counts = np.unique(drawn, return_counts=True)
-    assert values.tolist() == [2, 3, *range(10, 20)]
-    expected = np.array([0.125, 0.125, *[0.075] * 10])
-    assert np.abs(counts / len(drawn) - expected).max() < 0.003
-
-
 @pytest.mark.parametrize("total", [1, 2, 1000, 65536, 1 << 20])
 def test_mix_gives_its_share_to_long_documents(total: int) -> None:
     # Short documents of 1 token tell the two kinds apart.

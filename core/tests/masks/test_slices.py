@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from longca.errors import MaskError
 from longca.masks import MAX_SEQLEN, Slice, SliceMask, build
-from longca.masks.slices import area, from_slices, merge, tighten, to_slices, transpose
+from longca.masks.slices import area, from_slices, merge, tighten, to_slices
 
 from .strategies import loose_slices, region_cases, show, static_cases
 
@@ -36,14 +36,6 @@ def test_public_slices_say_unbounded_where_the_band_cuts_nothing(data, seqlen_q,
         unbounded = tight._replace(lo=-math.inf, hi=math.inf)
         is_rectangle = show([unbounded], seqlen_q, seqlen_k).sum() == show([tight], seqlen_q, seqlen_k).sum()
         assert is_rectangle == (tight.lo == -math.inf and tight.hi == math.inf)
-
-
-@given(region_cases())
-def test_transposing_exchanges_queries_and_keys(case):
-    m = case.mask
-    turned = transpose(m.array)
-    assert show(to_slices(turned), m.seqlen_k, m.seqlen_q).tolist() == case.dense.T.astype(int).tolist()
-    assert transpose(turned).tolist() == m.array.tolist()
 
 
 @given(region_cases())

@@ -31,15 +31,6 @@ def test_intervals_are_those_of_the_mask(name, by_key):
         assert np.array_equal(found.numpy(), side)
 
 
-def test_intervals_that_a_row_lacks_are_empty():
-    mask = MASKS["causal"]
-    starts, stops = interval_tables(mask.row_pieces, CPU, 4)
-    assert starts.shape == stops.shape == (4, 257)
-    assert (stops[0] > starts[0]).all()
-    assert not starts[1:].any()
-    assert not stops[1:].any()
-
-
 @pytest.mark.parametrize("by_key", [False, True])
 @pytest.mark.parametrize("name", MASKS)
 def test_empty_rows(name, by_key):

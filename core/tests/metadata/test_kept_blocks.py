@@ -56,10 +56,3 @@ def test_tile_lists_are_those_of_each_head(mask, tile, by_key):
         expected = expected.T if by_key else expected
         assert np.array_equal(dense_of(partial, expected.shape[1])[head], expected == 1)
         assert np.array_equal(dense_of(full, expected.shape[1])[head], expected == 2)
-
-
-def test_a_mask_that_shows_nothing():
-    mask = BlockSparseMask(np.zeros((2, 3, 4)), (0, 1, 2, 3), (0, 1, 2, 3, 4))
-    lists = kept_lists(mask, CPU)
-    assert lists.counts.tolist() == [[0] * 3] * 2
-    assert lists.columns.tolist() == [[[0]] * 3] * 2
