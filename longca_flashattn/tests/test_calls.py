@@ -184,15 +184,6 @@ def test_layers_that_are_alone_on_their_rows(pattern, alone):
     assert all(call.rows is None for call in ByTheBook().plan(asked).calls)
 
 
-@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
-def test_layers_and_rows_that_see_nothing(kernel):
-    """Two layers are alone on their rows, two others share theirs, and 60 rows see nothing."""
-    slices = [Slice(0, 40, 0, 40), Slice(60, 100, 20, 90), Slice(60, 100, 200, 260), Slice(140, 200, 80, 200, hi=0)]
-    plan = compare(SliceMask(slices, 200, 300), given_buffers=True, kernel=kernel)
-    assert len(plan.calls) > 2
-    assert plan.empty.mask.sum() == 60
-
-
 def test_copies_of_keys_lie_side_by_side():
     """Two ranges of keys that all of some queries see, and causal keys after a range that all see."""
     whole = [Slice(0, 30, 0, 10), Slice(0, 30, 50, 80), Slice(50, 70, 10, 11), Slice(50, 70, 30, 77)]
@@ -218,11 +209,6 @@ def test_copies_of_keys_lie_side_by_side():
 def test_layers_that_are_no_one_call(slices):
     plan = compare(SliceMask(slices, 60, 70), given_buffers=True, kernel=JoinsKeys())
     assert all(call.copies is None for call in plan.calls)
-
-
-@pytest.mark.parametrize("lengths", [(5, 0), (0, 5), (300, 300)])
-def test_nothing_at_all(lengths):
-    compare(SliceMask([], *lengths), given_buffers=True)
 
 
 @pytest.mark.parametrize("holes", [1, 3, 40])

@@ -120,23 +120,3 @@ def test_backward(traced, asked_as_in_the_kernel, monkeypatch, name, head_dim):
     lse = torch.zeros(HEADS[0], mask.seqlen_q)
     blocks_backward(q, q, k, v, q, lse, plan, (None, None, None))
     assert np.array_equal(kernel.seen, dense(mask))
-
-
-@pytest.mark.parametrize(("block", "tile"), [(128, (128, 128)), (256, (128, 128)), (64, (64, 64))])
-def test_whole_blocks_ask_nothing_of_a_mask_mod(block, tile):
-    plan = plan_blocks(problem(uniform(block, 2, seqlen=1000)), "test")
-    assert plan.by_query.tile == tile
-    assert plan.by_query.table is None
-    assert not plan.by_query.partial.counts.any()
-    if block % 128 == 0:
-        assert plan.by_key.tile == (128, 128)
-        assert plan.by_key.table is None
-
-
-def test_one_kernel_for_all_masks_of_a_kind(traced):
-    module = traced("block_mod")
-    made = {module.AlignedBlockMod(16, 2, by_key=False, columns=32).__cute_hash__ for _ in range(2)}
-    made |= {module.AlignedBlockMod(32, 2, by_key=False, columns=32).__cute_hash__}
-    made |= {module.AlignedBlockMod(16, 1, by_key=False, columns=32).__cute_hash__}
-    made |= {module.AnyBlockMod(sharing, by_key=True, columns=16).__cute_hash__ for sharing in (1, 2)}
-    assert len(made) == 5

@@ -63,12 +63,3 @@ def test_tables_and_lists_hold_the_mask(pattern):
     assert is_shown_by(made.columns, made.partial_by_key, visible.T)
     assert torch.equal(tiles(made.partial, made.full, 8), of_tiles(visible, 128, 128))
     assert torch.equal(tiles(made.partial_by_key, made.full_by_key, 16), of_tiles(visible.T, 128, 64))
-
-
-@pytest.mark.parametrize(("documents", "cut"), [((384, 640), False), ((384, 600), False), ((400, 624), True)])
-def test_masks_of_whole_tiles_are_not_asked_about_tokens(documents, cut):
-    mask = masks.build("block_causal_document", sum(documents), documents=documents, block=128)
-    device = Device("cpu")
-    asked = {"heads_q": 8, "heads_kv": 1, "head_dim": 128, "dtype": "bfloat16", "direction": "backward"}
-    made = plan_intervals(Problem(mask=mask, device=device, **asked), "test")
-    assert (made.rows is not None) == (made.columns is not None) == cut

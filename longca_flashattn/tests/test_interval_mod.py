@@ -29,12 +29,3 @@ def test_what_is_visible(traced, asked_as_in_the_kernel, name, by_key, size):
     for query, key in ((row * size[0], column * size[1]) for row, column in TILES):
         found = asked_as_in_the_kernel(mod, (table.data_ptr(),), 0, query, key, size, by_key=by_key)
         assert np.array_equal(found, visible[query : query + size[0], key : key + size[1]])
-
-
-def test_one_kernel_for_all_masks_with_as_many_intervals(traced):
-    made = traced("interval_mod").IntervalMod
-    table = _table(masks.build("shared_question", 128, documents=[60, 60, 8]).row_pieces, torch.device("cpu"))
-    first, second = (made(2, by_key=False, columns=32) for _ in range(2))
-    first([0], [0], [0], [0], None, None, (table.data_ptr(),))
-    assert first.__cute_hash__ == second.__cute_hash__
-    assert made(1, by_key=False, columns=32).__cute_hash__ != first.__cute_hash__

@@ -82,18 +82,6 @@ def test_strided_inputs_and_buffers():
         torch.testing.assert_close(result.double(), value.double(), rtol=1e-4, atol=1e-5)
 
 
-def test_the_scale_and_dtype_are_the_problems(made):
-    asked = problem(MASKS["blocks of 64"], softmax_scale=0.3)
-    inputs = draw_inputs(asked, 0)
-    plan = FlashInferFA2().plan(asked)
-    _, lse = FlashInferFA2().forward(inputs.q, inputs.k, inputs.v, plan)
-    torch.testing.assert_close(
-        lse.double(), Naive().forward(inputs.q, inputs.k, inputs.v, plan)[1], rtol=1e-5, atol=1e-5
-    )
-    FlashInferFA2().plan(problem(MASKS["blocks of 64"], dtype="float16"))
-    assert [wrapper.dtype for wrapper in made] == [torch.float64, torch.float16]
-
-
 def test_buffers_grow_where_there_are_many_rows(made):
     bounds = np.arange(16400 + 1)
     many = BlockSparseMask(np.ones((1, 16400, 1)), bounds, [0, 1])
@@ -108,12 +96,3 @@ def test_a_plan_that_would_not_fit_is_out_of_memory(monkeypatch, made):
     with pytest.raises(torch.OutOfMemoryError, match=r"would allocate .* GiB for lists of \d+ keys"):
         FlashInferFA3().plan(asked)
     assert not made
-
-
-def test_a_mask_that_shows_nothing_runs_nothing(made):
-    asked = problem(MASKS["nothing"])
-    inputs = draw_inputs(asked, 0)
-    out, lse = FlashInferFA3().forward(inputs.q, inputs.k, inputs.v, FlashInferFA3().plan(asked))
-    assert not made
-    assert (out == 0).all()
-    assert (lse == -torch.inf).all()

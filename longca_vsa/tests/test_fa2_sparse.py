@@ -74,11 +74,3 @@ def test_rows_that_no_load_can_take_are_copied(emulated):
     (q, taken), *_ = emulated.calls
     assert q.is_contiguous()
     assert taken.data_ptr() == packed.data_ptr()
-
-
-def test_a_mask_that_shows_nothing_runs_nothing(emulated):
-    asked = problem(MASKS["nothing"])
-    out, lse, *grads = both_ways(FA2Sparse(), asked, draw_inputs(asked, 0))
-    assert not emulated.calls
-    assert (lse == -torch.inf).all()
-    assert all((x == 0).all() for x in (out, *grads))

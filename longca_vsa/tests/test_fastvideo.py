@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import importlib
 from dataclasses import replace
 
 import numpy as np
@@ -16,8 +14,7 @@ from longca.parallel.merge import merge
 from longca.testing import verify
 from longca_bench.verification.inputs import draw_inputs
 from longca_builtin.naive import Naive
-from longca_vsa import fastvideo, vsa, vsa_triton
-from longca_vsa.fastvideo import library
+from longca_vsa import vsa, vsa_triton
 from longca_vsa.vsa import VideoSparseAttention
 from longca_vsa.vsa_triton import VideoSparseAttentionTriton
 
@@ -125,24 +122,3 @@ def test_the_backward_takes_the_results_of_a_larger_softmax():
     ]
     merged = sum(dq for dq, _, _ in grads), *(torch.cat([grad[i] for grad in grads]) for i in (1, 2))
     assert_close((out, lse, *merged), both_ways(Naive(), whole, inputs))
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_a_mask_that_shows_nothing_runs_nothing(kernel, emulated):
-    asked = problem(MASKS["nothing"])
-    out, lse, *grads = both_ways(kernel(), asked, draw_inputs(asked, 0))
-    assert not emulated.calls
-    assert (lse == -torch.inf).all()
-    assert all((x == 0).all() for x in (out, *grads))
-
-
-def test_the_drivers_library_is_loaded_before_the_wheels(monkeypatch):
-    done = []
-    monkeypatch.setattr(ctypes, "CDLL", lambda name, mode: done.append((name, mode)))
-    monkeypatch.setattr(importlib, "import_module", lambda name: done.append(name))
-    fastvideo.library.cache_clear()
-    try:
-        library("_C.fastvideo_kernel_ops")
-    finally:
-        fastvideo.library.cache_clear()
-    assert done == [("libcuda.so.1", ctypes.RTLD_GLOBAL), "fastvideo_kernel._C.fastvideo_kernel_ops"]

@@ -72,14 +72,7 @@ class FragmentMod(ABC):
 
     @abstractmethod
     def word(self, scalars: tuple[Any, ...], head: Any, owner: Any, first: Any) -> Any:
-        """The bits of the thread's columns that a token sees.
-
-        Args:
-            scalars: The scalars that were given to the call.
-            head: The query head.
-            owner: The token.
-            first: The thread's first column, as a token of the other side.
-        """
+        """The bits of the thread's columns that a token sees."""
 
 
 def from_column(bound: Any) -> Any:

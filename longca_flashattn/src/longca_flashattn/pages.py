@@ -44,12 +44,7 @@ def pages_a_row(mask: BlockSparseMask) -> int:
 
 
 def unit_size(mask: BlockSparseMask, group: int) -> int:
-    """Queries of a unit of a joint call: a divisor of all query blocks.
-
-    Args:
-        mask: The mask.
-        group: Query heads of a KV head.
-    """
+    """Queries of a unit of a joint call: a divisor of all query blocks."""
     return gcd(max(_UNIT, _TILE // group), *map(int, mask.q_bounds))
 
 
@@ -150,13 +145,7 @@ def _head(kept: Tensor, first: Tensor, count: Tensor, width: int) -> Tensor:
 
 
 def joint_pages(mask: BlockSparseMask, pages: Pages, heads_q: int) -> JointPages:
-    """The pages of a mask that has one head for each KV head, for one call.
-
-    Args:
-        mask: The mask.
-        pages: The pages of the mask.
-        heads_q: Number of query heads.
-    """
+    """The pages of a mask that has one head for each KV head, for one call."""
     heads_kv, device = mask.heads, pages.table.device
     group = heads_q // heads_kv
     unit = unit_size(mask, group)

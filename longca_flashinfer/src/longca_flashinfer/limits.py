@@ -28,12 +28,7 @@ class Listed(NamedTuple):
 
 
 def listed(mask: BlockSparseMask, num_heads_kv: int) -> Listed:
-    """Counts the entries of FlashInfer's lists. A query block that sees nothing is given the first key block.
-
-    Args:
-        mask: The mask, with one head or one for each KV head.
-        num_heads_kv: Number of KV heads. Each one has its own lists.
-    """
+    """Counts the entries of FlashInfer's lists. A query block that sees nothing is given the first key block."""
     sizes = np.diff(mask.k_bounds)
     blocks = keys = 0
     for head in range(mask.heads):

@@ -71,18 +71,6 @@ def test_steps_are_what_the_mask_shows(columns, by_key):
                     assert all(len(each) == step for each in taken)
 
 
-@pytest.mark.parametrize("by_key", [False, True])
-@pytest.mark.parametrize("bounds", [uniform(160, 16), UNEQUAL], ids=["blocks", "runs"])
-def test_heads_make_the_same_lists_together_and_apart(bounds, by_key, monkeypatch):
-    mask = random_mask(bounds, bounds, heads=5)
-    (together,) = lists_of(mask, by_key, {64}).values()
-    monkeypatch.setattr("longca_vsa.bsa.lists._TOGETHER", 2 * (len(bounds) - 1) ** 2)
-    (apart,) = lists_of(mask, by_key, {64}).values()
-    assert torch.equal(together.entries.int(), apart.entries.int())
-    assert torch.equal(together.offsets, apart.offsets)
-    assert torch.equal(together.steps[64], apart.steps[64])
-
-
 @pytest.mark.parametrize("block", [1, 16])
 @pytest.mark.parametrize(("count", "dtype"), [(65535, torch.uint16), (65536, torch.int32)])
 def test_bounds_are_of_16_bits_as_long_as_these_suffice(count, dtype, block):

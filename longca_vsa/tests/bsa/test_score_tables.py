@@ -11,7 +11,6 @@ import longca
 from longca.masks import BlockSparseMask
 from longca_triton.config import Config, Configs
 from longca_vsa.bsa.configs import FromScores
-from longca_vsa.bsa.parts import cut_into_parts
 from longca_vsa.bsa.plan import make_plan
 
 BLOCK_M, BLOCK_N = 32, 16
@@ -84,17 +83,6 @@ def test_parts_have_each_query_of_each_head_once(mask_heads, store, cache, strea
     widest = max(each.plan.scores.rows * each.plan.packed * BLOCK_N * 2 for each in made.ranges)
     fullest_block = 4 * 16 * 1008 * 2 * 2  # a block's queries under a group, with a whole row's and a step's rows
     assert widest <= store * 2 + cut.heads_kv * fullest_block
-
-
-@pytest.mark.parametrize(("pairs", "heads", "ranges"), [(0, 1, 16), (3 * 10**6, 1, 2), (10**7, 2, 1), (10**9, 4, 1)])
-def test_a_part_of_few_pairs_may_read_more_than_the_cache(pairs, heads, ranges):
-    bounds = np.r_[0:1024:64, 1024]
-    mask = BlockSparseMask(np.ones((1, 16, 16), bool), bounds, bounds)
-    problem = longca.Problem(mask=mask, heads_q=16, heads_kv=4, device=longca.Device("cpu"), direction="backward")
-    config = FromScores(64, BLOCK_N, 4, 2, store=2**30, cache=1, pairs=pairs)
-    cut = cut_into_parts(problem, Configs(CONFIGS.forward, CONFIGS.dkdv, config))
-    assert (cut.heads_kv, cut.heads, len(cut.ranges)) == (4, heads, ranges)
-    assert pairs == 0 or cut.heads * cut.heads_kv * 1024**2 <= pairs * ranges
 
 
 def test_nothing_is_stored_under_a_mask_of_each_query_head():

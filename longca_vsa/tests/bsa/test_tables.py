@@ -40,7 +40,3 @@ def test_rows_that_see_far_more_come_first():
     found = order_of([[10, 10, 90, 10], [10, 80, 10, 10]], 2)
     assert found[:2] == [(0, 2), (1, 1)]
     assert found[2:] == [(0, 0), (0, 1), (0, 3), (1, 0), (1, 2), (1, 3)]
-
-
-def test_a_mask_head_has_the_programs_of_all_heads_that_share_it():
-    assert order_of([[1, 50], [50, 1]], 4)[:4] == [(0, 1), (1, 1), (2, 0), (3, 0)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from longca import Device, Problem, masks
 from longca.masks import BlockSparseMask
@@ -61,14 +60,3 @@ def test_every_visible_pair_belongs_to_one_step(mask, heads):
                     seen[head + own, token, keys] += 1
     wanted = mask.dense().reshape(mask.heads, mask.seqlen_q, mask.seqlen_k).repeat(heads[0] // mask.heads, axis=0)
     assert (seen == wanted).all()
-
-
-@pytest.mark.parametrize(("mask", "heads"), MASKS[-2:])
-def test_nothing_is_seen_without_keys_or_queries(mask, heads):
-    asked, kernel = problem(mask, heads), BlockSparseGluon()
-    q, k = (torch.ones(tokens, n, 128, dtype=torch.bfloat16) for tokens, n in zip((256, 256), heads, strict=True))
-    q, k = q[: mask.seqlen_q], k[: mask.seqlen_k]
-    out, lse = torch.full_like(q, torch.nan), torch.full((heads[0], mask.seqlen_q), torch.nan)
-    assert kernel.forward(q, k, k, kernel.plan(asked), out=out, lse=lse) == (out, lse)
-    assert (out == 0).all()
-    assert (lse == -torch.inf).all()

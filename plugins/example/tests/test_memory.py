@@ -21,8 +21,3 @@ def test_intervals(pattern):
 
 def test_tiles_do_not_grow_with_the_sequence():
     assert workspace(_problem(seqlen=1000), Form.ROW_INTERVALS) == workspace(_problem(seqlen=9000), Form.ROW_INTERVALS)
-
-
-def test_a_backward_sums_dk_and_dv_in_float32():
-    forward, backward = (workspace(_problem(direction), Form.ROW_INTERVALS) for direction in ("forward", "backward"))
-    assert backward - forward == 2 * 1000 * 2 * 64 * 4

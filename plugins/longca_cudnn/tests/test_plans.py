@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from longca import Device, Problem, masks
 from longca.masks import Form, Window
 from longca_cudnn.plans import make_plan
@@ -24,14 +22,6 @@ def test_a_square_mask_starts_its_diagonal_in_the_first_corner():
     assert spec.lse_layout == ([1, 8, 300, 1], [2400, 300, 1, 1])
 
 
-def test_more_queries_than_keys():
-    causal = plan_of(masks.build("causal", 203, seqlen_k=77), Form.CAUSAL)
-    assert (causal.seqlen_q, causal.first_query, causal.bottom_right, causal.ragged) == (77, 126, False, None)
-    assert causal.blind_q.tolist() == list(range(126))
-    window = plan_of(masks.build("full_sliding_window", 203, seqlen_k=77, window=40), Form.WINDOW)
-    assert (window.form, window.ragged, window.first_query) == (Form.WINDOW, (256, 128), 0)
-
-
 def test_documents():
     plan = plan_of(masks.build("causal_document", 300, documents=[100, 1, 150, 49]), Form.VARLEN)
     assert (plan.batch, plan.seqlen_q, plan.seqlen_k, plan.ragged) == (4, 192, 192, (384, 384))
@@ -41,15 +31,6 @@ def test_documents():
     assert plan.offsets(Uid.LSE, 8).tolist() == [8 * start for start in (0, 100, 101, 251, 300)]
     assert plan.blind_q is plan.blind_k is None
     assert plan.metadata_bytes == 2 * 5 * 8 + 2 * 4 * 4 + 3 * 5 * 8
-
-
-def test_empty_documents_make_up_the_batch():
-    plan = plan_of(masks.build("full_document", 300, documents=[30] * 8 + [60]), Form.VARLEN)
-    assert plan.batch == 12
-    assert plan.lengths_q.tolist() == [30] * 8 + [60, 0, 0, 0]
-    assert plan.starts_q.tolist() == [*range(0, 241, 30), 300, 300, 300, 300]
-    assert plan.lengths_q.dtype == torch.int32
-    assert plan.starts_q.dtype == torch.int64
 
 
 def test_masks_that_differ_a_little_share_a_graph():

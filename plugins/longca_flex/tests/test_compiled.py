@@ -91,19 +91,3 @@ def test_kinds_of_problems_are_compiled_apart_and_have_no_limit(watched):
         for scale in (0.25, 0.5, 1.0):
             run(kernel, masks.build("causal", 256), (4, heads_kv), scale, direction="forward")
     assert len(backend.graphs) == 9  # more than the 8 after which PyTorch gives up
-
-
-@pytest.mark.parametrize(
-    "mask",
-    [
-        masks.build("shared_question", 256, documents=[70, 100, 86]),
-        masks.build("uniform_block_sparse", 256, block=16, kept=0.3, heads=2, seed=1),
-    ],
-    ids=str,
-)
-def test_the_programs_can_be_traced_down_to_the_operators(mask):
-    torch._dynamo.reset()
-    backend = Watching("aot_eager")
-    run(Flex(backend), mask, dtype="bfloat16")
-    assert len(backend.graphs) == 2
-    torch._dynamo.reset()

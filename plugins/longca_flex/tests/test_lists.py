@@ -26,11 +26,3 @@ def test_they_show_the_blocks_of_the_runs(pattern, side):
     assert all(x.dtype == torch.int32 and x.is_contiguous() for x in lists)
     assert lists.partial.stride() == lists.full.stride()
     assert lists.num_partial.shape == lists.num_full.shape == lists.full.shape[:3]
-
-
-@pytest.mark.parametrize("seqlen", [1, 128])
-def test_no_size_is_one(seqlen):
-    lists = side_lists(masks.build("full", seqlen).blocks(128, 128).by_query, CPU)
-    assert lists.full.shape == (1, 1, 2, 2)
-    assert lists.num_full.tolist() == [[[1, 0]]]
-    assert lists.num_partial.tolist() == [[[0, 0]]]

@@ -123,24 +123,6 @@ def test_a_compiled_model_refuses_them_too():
         compiled(**packed(20, 4))
 
 
-@pytest.mark.parametrize("padding", [-1, 0, 1])
-@pytest.mark.parametrize("shown", [slice(0, 18), slice(6, 24), slice(6, 18)], ids=["right", "left", "both"])
-@pytest.mark.parametrize("build", [lambda: make("llama"), llama4, opt], ids=["llama", "llama4", "opt"])
-def test_padding_is_no_document(build, shown, padding):
-    model, attention_mask = build().double().eval(), torch.ones(2, 24, dtype=torch.long)
-    attention_mask[1] = 0
-    attention_mask[1, shown] = 1
-    positions = (attention_mask.cumsum(1) - 1).masked_fill(attention_mask == 0, padding)
-    if build is not opt:
-        positions = positions.clamp(min=0)
-    found = []
-    for implementation in ("longca", "sdpa"):
-        model.set_attn_implementation(implementation)
-        logits = model(tokens(2, 24), attention_mask=attention_mask, position_ids=positions, use_cache=False).logits
-        found.append(logits.detach()[attention_mask.bool()])
-    torch.testing.assert_close(*found, rtol=0, atol=1e-9)
-
-
 @pytest.mark.parametrize(
     ("positions", "lost"),
     [

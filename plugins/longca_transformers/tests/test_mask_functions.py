@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from longca import masks
-from longca.errors import RequestError, UnsupportedError
-from longca_transformers import mask_functions, using
+from longca.errors import UnsupportedError
+from longca_transformers import mask_functions
 from longca_transformers.layer_masks import make_layer_mask
 from longca_transformers.mask_functions import UnknownFunctionError, evaluated, known
 
@@ -104,19 +104,8 @@ def test_queries_after_cached_keys_are_the_last_rows():
     assert made.masks[0].dense().tolist() == [[0 <= 8 + i - (5 + j) < 4 for j in range(7)] for i in range(4)]
 
 
-def test_padding_hides_keys_also_where_the_batch_is_longer_than_its_marks():
-    marks = torch.tensor([[1, 1, 1], [0, 1, 1]])
-    made = made_of(2, 5, 5, 0, 0, functions.causal_mask_function, marks)
-    assert [mask.visible_keys()[0].tolist() for mask in made.masks] == [[1, 2, 3, 3, 3], [0, 1, 2, 2, 2]]
-
-
 def test_a_batch_shares_a_mask_only_if_its_function_is_the_same_for_all_rows():
     alike = made_of(3, TOKENS, TOKENS, 0, 0, functions.sliding_window_causal_mask_function(4)).masks
     assert alike[0] is alike[2]
     apart = made_of(2, TOKENS, TOKENS, 0, 0, chunks()).masks
     assert apart[0] != apart[1]
-
-
-def test_a_users_masks_must_fit():
-    with using([masks.build("causal", 8)] * 2), pytest.raises(RequestError, match="your 2 masks are of 8 × 8, 8 × 8"):
-        made_of(3, 8, 8, 0, 0, functions.causal_mask_function)

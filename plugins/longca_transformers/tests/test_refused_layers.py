@@ -12,7 +12,7 @@ from longca.errors import RequestError, UnsupportedError
 from longca_transformers import LayerMask, check, register, using
 from longca_transformers import layers as longca_layers
 
-from .models import BATCHES, COMMON, assert_same, make, packed, step, tokens, transformers
+from .models import BATCHES, assert_same, make, packed, step, tokens, transformers
 
 pytestmark = pytest.mark.usefixtures("registered")
 
@@ -94,15 +94,6 @@ def test_a_mask_that_accelerate_takes_away_is_named():
         step(model, packed(20, 4), "longca")
 
 
-def test_a_check_is_done_by_the_next_forward_alone():
-    model = make("llama")
-    check(model)
-    with pytest.raises(UnsupportedError, match=r"attn_implementation='sdpa'\. Make the model"):
-        step(model, BATCHES["plain"], "sdpa")
-    step(model, BATCHES["packed"], "longca")
-    step(model, BATCHES["plain"], "sdpa")
-
-
 LATENT = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
 EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 1, "n_routed_experts": 2, "n_group": 1, "topk_group": 1}
 #: Models whose attention LongCA cannot compute: their sizes, and what is said of them.
@@ -111,15 +102,6 @@ BEYOND = {
     "Gemma2": ({"head_dim": 8}, "caps of scores"),
     "DeepseekV3": ({**LATENT, **EXPERTS, "moe_intermediate_size": 8}, "multi-head latent attention"),
 }
-
-
-@pytest.mark.parametrize("name", BEYOND)
-def test_a_model_whose_attention_is_another_is_refused(name):
-    sizes, words = BEYOND[name]
-    config = getattr(transformers, f"{name}Config")(**{**COMMON, "num_hidden_layers": 1, **sizes})
-    model = getattr(transformers, f"{name}ForCausalLM")._from_config(config, attn_implementation="longca")
-    with pytest.raises(UnsupportedError, match=words):
-        model(input_ids=tokens(1, 24), use_cache=False)
 
 
 #: What models give their layers, and does not change the result. A mask says what is causal.
@@ -225,11 +207,6 @@ def test_what_a_layer_cannot_compute_is_refused(arguments, error, words):
 def test_a_layer_without_a_mask_is_refused():
     with pytest.raises(RequestError, match="Linear gives no mask"):
         longca_layers.attend(torch.nn.Linear(1, 1), *torch.randn(3, 1, 2, 8, 16), None)
-
-
-def test_harmless_arguments_of_transformers_are_taken():
-    out, weights = call(softcap=None, output_attentions=False, is_causal=True, use_cache=False, sliding_window=8)
-    assert (out.shape, weights) == ((2, 8, 4, 16), None)
 
 
 def test_an_own_mask_takes_the_place_of_bounds():

@@ -75,18 +75,6 @@ def test_another_kind_binds(kernel, n, tensor, constants):
     assert not kernel.direct
 
 
-def test_another_device_binds(kernel, monkeypatch):
-    for device in (0, 1, 0):
-        monkeypatch.setattr(torch.cuda, "current_device", lambda device=device: device)
-        launch_kernel(kernel, (1,), torch.zeros(64), 32, BLOCK=16, LAST=7)
-    assert (len(kernel.bound), len(kernel.direct)) == (2, 1)
-
-
-def test_a_constant_that_is_missing_is_told_at_once(kernel):
-    with pytest.raises(KeyError, match="LAST"):
-        launch_kernel(kernel, (1,), torch.zeros(64), 32, BLOCK=16)
-
-
 def test_arguments_of_one_kind_are_one_to_triton():
     jit = pytest.importorskip("triton.runtime.jit")
     if not hasattr(jit, "native_specialize_impl"):

@@ -99,11 +99,6 @@ def launch_parts(inputs: _Six, results: tuple[Tensor, ...], plan: BSAPlan) -> No
 
     The parts of some KV heads follow each other on one stream. On several streams, parts of other KV heads fill
     multiprocessors that a part leaves idle.
-
-    Args:
-        inputs: dout, q, k, v, out and lse.
-        results: dq, dk and dv.
-        plan: The plan, with ranges.
     """
     dout, q, k, v, out, lse = inputs
     dq, *grads = results

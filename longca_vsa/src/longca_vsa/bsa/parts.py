@@ -85,10 +85,6 @@ def stored_bytes(problem: Problem, config: Config) -> NDArray[np.int64]:
     """Bytes that the queries of each block store under all heads of a group, at most: [mask heads, query blocks].
 
     A step that takes queries of several blocks is counted as a step for each block.
-
-    Args:
-        problem: The problem. The heads of each group share their mask.
-        config: The configuration of dk and dv.
     """
     mask = block_sparse(problem)
     rows, columns = (

@@ -26,11 +26,7 @@ def block_size(mask: BlockSparseMask) -> int:
 
 
 def unfit(problem: Problem) -> Iterator[Reason]:
-    """The reasons against a problem that the offer covers.
-
-    Args:
-        problem: The problem. Its mask is a block-sparse one.
-    """
+    """The reasons against a problem that the offer covers."""
     packed, group = packed_heads(problem), problem.heads_q // problem.num_heads_kv
     if packed > WARPGROUP or packed & (packed - 1):
         offered = "bsa_gluon takes 1, 2, 4, 8, 16, 32 or 64 query heads a KV head if they share their mask"

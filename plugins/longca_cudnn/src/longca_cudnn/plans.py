@@ -89,12 +89,7 @@ class CuDNNPlan(Plan):
         return self.spec(direction, tuple((count * dim, dim) for count in heads))
 
     def offsets(self, uid: Uid, by_token: int) -> Tensor:
-        """The offset of each document of a ragged graph in a tensor, in elements: int64 [batch + 1].
-
-        Args:
-            uid: The tensor.
-            by_token: The stride of its tokens.
-        """
+        """The offset of each document of a ragged graph in a tensor, in elements: int64 [batch + 1]."""
         key = uid.is_of_keys, by_token
         if key not in self._offsets:
             starts = self.starts_k if uid.is_of_keys else self.starts_q

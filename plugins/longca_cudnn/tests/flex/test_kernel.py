@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from longca import Device, Problem, masks
-from longca.masks import SliceMask
 from longca.parallel.merge import merge
 from longca.testing import verify
 from longca_bench.conformance.masks import small_masks, sparse_rows, uneven
@@ -102,14 +101,3 @@ def test_the_backward_takes_the_results_of_a_larger_softmax():
     ]
     merged = sum(dq for dq, _, _ in grads), *(torch.cat([grad[i] for grad in grads]) for i in (1, 2))
     assert_close((out, lse, *merged), both_ways(whole, inputs))
-
-
-@pytest.mark.parametrize("lengths", [(129, 0), (0, 130), (0, 0), (5, 7)])
-def test_an_empty_mask_runs_nothing(lengths):
-    asked = problem(SliceMask([], *lengths))
-    plan = CuDNNFlex().plan(asked)
-    out, lse, *grads = both_ways(asked, draw_inputs(asked, 0), plan=plan)
-    assert plan.mask_plan is None
-    assert plan.metadata_bytes == 0
-    assert (lse == -torch.inf).all()
-    assert all((x == 0).all() for x in (out, *grads))

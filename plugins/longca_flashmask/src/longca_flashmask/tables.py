@@ -84,10 +84,6 @@ class TileArrays(NamedTuple):
 
         Programs that go head after head share the keys in the cache. But if the longest block takes longer than all
         blocks of a head together, the last head's longest block ends late, and alone.
-
-                Args:
-                    heads: Heads that the kernel has programs for.
-                    programs: Programs that run at a time.
         """
         tiles = self.rows[:, 2]
         a_head = tiles.sum(dtype=np.int64) / programs

@@ -17,7 +17,6 @@ from longca_triton.checking import (
     check_far_offsets,
     check_parts,
     check_strides,
-    check_unseen,
     cpu_problem,
     draw_tensors,
 )
@@ -65,19 +64,6 @@ def test_every_static_pattern(pattern):
 @pytest.mark.parametrize("pattern", ["full", "causal_document", "shared_question", "global_sliding_window"])
 def test_descriptors(pattern):
     check(problem(masks.build(pattern, seqlen=SEQLEN, **PATTERNS[pattern])), DESCRIPTORS)
-
-
-@pytest.mark.parametrize("kernel", [POINTERS, DESCRIPTORS], ids=["pointers", "descriptors"])
-@pytest.mark.parametrize("mask", [HOLES, COMB], ids=["holes", "comb"])
-def test_other_masks(mask, kernel):
-    check_unseen(check(problem(mask, 2, 2), kernel), torch.from_numpy(mask.dense())[None])
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("lengths", [(1, 1), (5, 130), (64, 32), (192, 128), (65, 63), (33, 0), (0, 33)])
-def test_lengths(lengths):
-    slices = [Slice(0, lengths[0], 0, lengths[1])] if all(lengths) else []
-    check(problem(SliceMask(slices, *lengths)))
 
 
 @pytest.mark.parametrize(("heads_q", "heads_kv"), [(3, 3), (8, 1), (6, 2)])

@@ -145,12 +145,7 @@ class Flex:
 
 
 def plan_intervals(problem: Problem, least: int = LEAST) -> FlexPlan:
-    """Turns a mask into intervals and block lists.
-
-    Args:
-        problem: The problem.
-        least: Least number of rows and of columns of the lists.
-    """
+    """Turns a mask into intervals and block lists."""
     mask, device = problem.concrete_mask, torch_device(problem.device)
     # A mask that shows nothing still needs a function. The tensors are copies, because compiled code needs aligned
     # memory.

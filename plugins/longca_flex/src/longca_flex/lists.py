@@ -44,11 +44,6 @@ def side_lists(runs: BlockRuns, device: torch.device, least: int = LEAST) -> Sid
     Both lists have the same width, the largest number of blocks of a row in either. Up to PyTorch 2.11 the kernels step
     through the full lists with the strides of the partial lists
     (torch/_inductor/kernel/flex/templates/flex_attention.py.jinja).
-
-    Args:
-        runs: The runs of blocks.
-        device: The device.
-        least: Least number of rows and of columns.
     """
     rows = max(least, runs.num_rows)
     width = max(least, _most(runs.full), _most(runs.partial))

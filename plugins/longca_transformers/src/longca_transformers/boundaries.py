@@ -114,9 +114,6 @@ def document_starts(given: Mapping[str, Any], rows: int, tokens: int) -> NDArray
     """Where documents start in `seq_idx`, or in an `attention_mask` that numbers them: [rows, tokens], or None.
 
     The first token of a row starts a document. Padding belongs to the document before it.
-
-    Raises:
-        RequestError: Numbers of another shape, fractions, or a document that comes back behind another one.
     """
     numbers = {"seq_idx": given.get("seq_idx")}
     if has_numbers(given.get("attention_mask")):

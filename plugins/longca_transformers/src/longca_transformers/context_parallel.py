@@ -35,12 +35,7 @@ _UNDER: WeakSet[ContextParallel] = WeakSet()
 
 
 class ContextParallel:
-    """A model under context parallelism. `context_parallel` makes it.
-
-    Args:
-        model: The model.
-        setup: The ranks and the strategy.
-    """
+    """A model under context parallelism. `context_parallel` makes it."""
 
     def __init__(self, model: Any, setup: Setup) -> None:
         self._model, self._setup = model, setup

@@ -20,16 +20,7 @@ def _refuse(config: Any, *_others: Any) -> NoReturn:
 
 
 def add_attention(name: str, attend: Callable[..., Any], make_mask: Callable[..., Any]) -> None:
-    """Adds an attention and its masks to both interfaces of transformers. A second call with a name replaces the first.
-
-    Args:
-        name: The name for `attn_implementation`.
-        attend: Computes the attention of a layer.
-        make_mask: Makes the mask of a batch for one kind of layer.
-
-    Raises:
-        MissingPackageError: transformers is missing, or too old to have both interfaces.
-    """
+    """Adds an attention and its masks to both interfaces of transformers, in place of earlier ones of the name."""
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
     except ImportError as error:

@@ -127,12 +127,6 @@ def make_layer_mask(
 
     `attention_mask` [rows, keys] says which keys are no padding. The mask that an outer model made is returned as it
     is. Releases before 5 give `cache_position`, the indices of the queries, in place of their number and offset.
-
-    Raises:
-        RequestError: The user's own masks do not fit, or documents are given in a form that is not read.
-        UnsupportedError: The function is not known, and there are too many pairs to evaluate it. Or the model computes
-            with the numbers of documents.
-        MaskError: The function's mask has too many slices.
     """
     calls = calls_of_models()
     if isinstance(attention_mask, LayerMask):
@@ -183,10 +177,6 @@ def layer_mask_of_tensor(tensor: Tensor, keys: int) -> LayerMask:
     Args:
         tensor: Booleans or scores [rows, 1, queries, keys]. It may have more keys.
         keys: Number of keys of the layer.
-
-    Raises:
-        RequestError: The tensor has another shape.
-        MaskError: The tensor is no mask.
     """
     if tensor.ndim != 4 or tensor.shape[1] != 1:
         raise RequestError(

@@ -52,34 +52,16 @@ def attend(
     cu_seq_lens_k: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """One layer's attention, with the arguments of transformers' attention interface.
+    """One layer's attention, with the arguments of transformers' attention interface: out [rows, Sq, Hq, D], and None.
 
     One query a row, as in decoding, is computed by PyTorch's `scaled_dot_product_attention`, because a mask of another
     length at each step would be planned at each step.
 
-    Args:
-        module: The layer.
-        query: [rows, Hq, Sq, D].
-        key: [rows, Hkv, Sk, D].
-        value: [rows, Hkv, Sk, D].
-        attention_mask: The masks of the batch, or a user's own tensor [rows or 1, 1, Sq, Sk].
-        scaling: Factor on the scores. None for 1/√D.
-        dropout: Must be 0.
-        sliding_window: Keys that a query of this layer sees, itself included.
-        kernel: As in `register`.
-        require_documents: As in `register`.
-        longca_mask: The user's own mask, or one for each row. It takes the place of bounds.
-        cu_seq_lens_q: Bounds of packed documents: [documents + 1].
-        cu_seq_lens_k: Bounds of the documents' keys. They must be those of the queries.
-        **others: Other arguments. Those that change the result are refused.
-
-    Returns:
-        out [rows, Sq, Hq, D], and None for the weights.
-
-    Raises:
-        RequestError: No mask, masks or tensors that do not fit, or different data types.
-        UnsupportedError: The layer asks for what LongCA cannot compute, or no kernel takes the problem.
-        MaskError: A tensor that is no mask, or bounds that are none.
+    `query` is [rows, Hq, Sq, D], and `key` and `value` are [rows, Hkv, Sk, D]. `attention_mask` has the masks of the
+    batch, or is a user's own tensor [rows or 1, 1, Sq, Sk]. `sliding_window` counts the keys that a query of this layer
+    sees, itself included. `longca_mask` is the user's own mask, or one for each row. It takes the place of the bounds
+    of packed documents, `cu_seq_lens_q` and `cu_seq_lens_k` [documents + 1]. Other arguments that change the result are
+    refused.
     """
     name = type(module).__name__
     query, key, value = under_autocast(query, key, value)
@@ -129,12 +111,7 @@ def computing_dtype(dtype: torch.dtype, device: str) -> torch.dtype:
 
 
 def check_layer(name: str, query: Tensor, key: Tensor, value: Tensor, arguments: dict[str, Any]) -> None:
-    """Checks that LongCA computes what a layer asks for by its other arguments, and counts the call.
-
-    Raises:
-        RequestError: The tensors have different data types.
-        UnsupportedError: An argument changes the scores or the weights, or the head dims differ.
-    """
+    """Checks that LongCA computes what a layer asks for by its other arguments, and counts the call."""
     count_call()
     if arguments["dropout"]:
         raise UnsupportedError(f"{name} has attention dropout {arguments['dropout']}; set attention_dropout=0.0")
@@ -214,11 +191,7 @@ def _check_boundaries(given: LayerMask, positions: Any) -> None:
 def within_documents(
     masks: list[Mask], bounds: Tensor | None, key_bounds: Tensor | None, queries: int, keys: int
 ) -> Mask:
-    """The mask of a batch of one row within the bounds of documents [documents + 1] that a collator gave.
-
-    Raises:
-        RequestError: Several rows, bounds of keys alone, other bounds for keys than for queries, or tokens behind them.
-    """
+    """The mask of a batch of one row within the bounds of documents [documents + 1] that a collator gave."""
     if len(masks) != 1 or queries != keys:
         raise RequestError(
             f"cu_seq_lens_q packs all documents into one row, and the batch has {len(masks)} rows of {queries} queries "

@@ -52,11 +52,7 @@ class UnknownFunctionError(Exception):
 
 
 def known(function: MaskFunction, batch: int, tokens: int) -> SliceMask:
-    """The mask of a function that is known by its name, tokens × tokens, for a row of the batch.
-
-    Raises:
-        UnknownFunctionError: The function is not known.
-    """
+    """The mask of a function that is known by its name, tokens × tokens, for a row of the batch."""
     name, closure = name_of(function), closure_of(function)
     match name:
         case "causal_mask_function":
@@ -131,12 +127,7 @@ def agrees(mask: SliceMask, function: MaskFunction, batch: int, device: torch.de
 
 
 def evaluated(function: MaskFunction, batch: int, queries: range, keys: range, device: torch.device) -> SliceMask:
-    """The mask of any function for a row of the batch, evaluated for all pairs on a device under `torch.vmap`.
-
-    Raises:
-        UnsupportedError: There are too many pairs.
-        MaskError: The mask has too many slices.
-    """
+    """The mask of any function for a row of the batch, evaluated for all pairs on a device under `torch.vmap`."""
     if len(queries) * len(keys) > _MOST:
         raise UnsupportedError(
             f"the mask function {name_of(function)} is not known, and evaluating it for {len(queries)} × {len(keys)} "
@@ -181,11 +172,7 @@ def _band(tokens: int, lo: int, hi: int | None) -> SliceMask:
 
 
 def of_documents(ids: NDArray[Any], tokens: int, least: int | None = None) -> SliceMask:
-    """The mask of pairs with equal ids, of which those below `least` see nothing.
-
-    Raises:
-        UnknownFunctionError: Equal ids are no neighbours.
-    """
+    """The mask of pairs with equal ids, of which those below `least` see nothing."""
     ids = ids[:tokens]
     bounds = np.r_[0, np.flatnonzero(np.diff(ids)) + 1, tokens]
     first = ids[bounds[:-1]]

@@ -32,9 +32,6 @@ def is_stateful(model: torch.nn.Module) -> bool:
 def check(model: torch.nn.Module) -> None:
     """Checks in the next forward of a model that LongCA computes its attention. Other forwards cost nothing.
 
-    Args:
-        model: A model of transformers.
-
     Raises:
         UnsupportedError: By the forward. None of the model's layers called LongCA.
     """

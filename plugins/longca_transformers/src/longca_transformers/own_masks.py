@@ -54,11 +54,7 @@ def using(mask: Mask | Sequence[Mask]) -> Iterator[None]:
 
 
 def own_of(given: Any) -> tuple[Mask, ...]:
-    """The masks that a user gave: one mask, or a list of masks.
-
-    Raises:
-        RequestError: Something else, or an empty list.
-    """
+    """The masks that a user gave: one mask, or a list of masks."""
     masks = given if isinstance(given, (list, tuple)) else (given,)
     if not masks or not all(isinstance(mask, Mask) for mask in masks):
         raise RequestError(
@@ -78,11 +74,7 @@ def own_masks(*, ahead: bool = False) -> tuple[Mask, ...] | None:
 
 
 def fitting(masks: Sequence[Mask], batch: int, queries: int, keys: int) -> tuple[Mask, ...]:
-    """The user's mask of each row.
-
-    Raises:
-        RequestError: Another number of masks, or masks of another size.
-    """
+    """The user's mask of each row."""
     each = tuple(masks) * batch if len(masks) == 1 else tuple(masks)
     if len(each) != batch or any((mask.seqlen_q, mask.seqlen_k) != (queries, keys) for mask in each):
         sizes = ", ".join(f"{mask.seqlen_q} × {mask.seqlen_k}" for mask in masks[:4])

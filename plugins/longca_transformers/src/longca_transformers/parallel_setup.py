@@ -27,19 +27,12 @@ _DYNAMIC = {"dynamic", "longrope"}
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """The ranks and the strategy of a model.
+    """The ranks and the strategy of a model, with the arguments of `context_parallel`.
 
     Attributes:
-        mesh: The device mesh.
-        strategy: Name of the strategy, or `auto`.
-        placement: Name of the placement, or `auto`.
-        kernel: Name of the kernel or pair, or `auto`.
         heads: Query heads and KV heads.
-        head_dim: Head dimension.
         model: The model, whose wrappers decide in which data type it computes.
         windows: The number of layers of each kind, by their sliding windows.
-        averaged: Whether DDP or FSDP averages gradients over the mesh.
-        require_documents: Whether a batch of one row must have boundaries of documents.
     """
 
     mesh: DeviceMesh
@@ -108,12 +101,7 @@ def _autocast_of(forward: Any) -> AbstractContextManager[Any]:
 
 
 def check_model(model: Any) -> None:
-    """Checks that the tokens of a model meet in its attention alone.
-
-    Raises:
-        RequestError: It is no model of transformers.
-        UnsupportedError: Ranks cannot compute it together.
-    """
+    """Checks that the tokens of a model meet in its attention alone."""
     name = type(model).__name__
     if not hasattr(model, "set_attn_implementation") or not hasattr(model, "loss_function"):
         raise RequestError(
@@ -151,11 +139,7 @@ def check_model(model: Any) -> None:
 
 
 def heads_of(model: Any) -> tuple[tuple[int, int], int]:
-    """The query heads and KV heads of the layers of a model, and their head dim.
-
-    Raises:
-        UnsupportedError: Layers differ in them.
-    """
+    """The query heads and KV heads of the layers of a model, and their head dim."""
     config = model.config.get_text_config()
     try:
         heads = config.num_attention_heads

@@ -59,16 +59,7 @@ class ShardedBatch:
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any], setup: Setup) -> ShardedBatch:
-        """Cuts a batch. It is a collective call.
-
-        Args:
-            arguments: The arguments of a model's call, the same on all ranks.
-            setup: The ranks and the strategy.
-
-        Raises:
-            RequestError: The ranks have different batches, or the batch does not fit.
-            UnsupportedError: The call asks for what ranks do not compute together.
-        """
+        """Cuts a batch. It is a collective call."""
         given = {name: value for name, value in arguments.items() if value is not None}
         tokens = tokens_of(given)
         check_names(given)
@@ -81,11 +72,7 @@ class ShardedBatch:
         return batch
 
     def shard(self, x: Tensor) -> Tensor:
-        """This rank's tokens of a tensor [rows, tokens, ...]: [1, Tl, ...].
-
-        Raises:
-            RequestError: The tensor has another shape than the batch.
-        """
+        """This rank's tokens of a tensor [rows, tokens, ...]: [1, Tl, ...]."""
         if tuple(x.shape[:2]) != self.shape:
             raise RequestError(
                 f"a tensor of the shape {list(x.shape)} was to be sharded, and the batch has {self.shape[0]} rows of "
@@ -130,11 +117,7 @@ class ShardedBatch:
 
 
 def tokens_of(given: Mapping[str, Any]) -> Tensor:
-    """The tokens of the batch: [rows, tokens] or [rows, tokens, width].
-
-    Raises:
-        RequestError: There are none, or they have another shape.
-    """
+    """The tokens of the batch: [rows, tokens] or [rows, tokens, width]."""
     names = [name for name in ("input_ids", "inputs_embeds") if name in given]
     if len(names) != 1:
         raise RequestError(f"the call gives {' and '.join(names) or 'no tokens'}; give input_ids or inputs_embeds")

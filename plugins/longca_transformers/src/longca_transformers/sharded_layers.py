@@ -40,10 +40,6 @@ def take_sharded_mask(
 
     It is called as transformers' mask interface. The result is None for a kind of layer that the configuration does
     not list, because models also ask for masks that none of their layers gets. The mask of an outer model is returned.
-
-    Raises:
-        RequestError: No forward of a model under `context_parallel` runs.
-        UnsupportedError: The model combines a mask that the whole batch's masks do not have.
     """
     if (batch := CURRENT.get()) is None:
         raise RequestError(
@@ -80,10 +76,6 @@ def attend_sharded(
 
     Returns:
         out [1, Tl, Hq, D], and None for the weights.
-
-    Raises:
-        RequestError: No mask of the batch, another window than that of the mask, or different data types.
-        UnsupportedError: The layer asks for what LongCA cannot compute, or the configuration does not list its window.
     """
     name = type(module).__name__
     query, key, value = under_autocast(query, key, value)

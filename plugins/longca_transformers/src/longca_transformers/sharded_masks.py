@@ -53,14 +53,7 @@ class ShardedMask:
 
 
 def layer_windows(config: Any) -> dict[int | None, int]:
-    """The number of layers of each kind, by their sliding windows. None is full attention.
-
-    Args:
-        config: The configuration of a decoder.
-
-    Raises:
-        UnsupportedError: Layers of a kind that needs the tokens of other ranks in another way.
-    """
+    """The number of layers of each kind, by their sliding windows. None is full attention."""
     window: Any = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
     if kinds is None:
@@ -74,11 +67,7 @@ def layer_windows(config: Any) -> dict[int | None, int]:
 
 
 def sharded_masks(given: Mapping[str, Any], tokens: Tensor, setup: Setup) -> dict[int | None, ShardedMask]:
-    """The mask of each kind of layer, by its sliding window, for the arguments of a call. It is a collective call.
-
-    Raises:
-        RequestError: The user's own masks or the batch's bounds do not fit, or there are no documents.
-    """
+    """The mask of each kind of layer, by its sliding window, for the arguments of a call. It is a collective call."""
     base = _base_mask(given, tokens, setup, ahead=False)
     weighed = _weighed(base, setup)
     about = setup.key, tuple(mask.key for mask, _ in weighed)

@@ -39,13 +39,7 @@ __all__ = ["CuDNNFlex", "FlexPlan", "library"]
 
 
 def endpoints_of(mask: Mask, heads_q: int, device: torch.device) -> Tensor:
-    """The endpoints of each query: int32 [heads, endpoints, Tq], with one head or all query heads.
-
-    Args:
-        mask: The mask. Its heads are one, the KV heads or the query heads.
-        heads_q: Query heads.
-        device: The device for the endpoints.
-    """
+    """The endpoints of each query: int32 [heads, endpoints, Tq], with one head or all query heads."""
     if mask.admits(Form.ROW_INTERVALS):
         return _of_intervals(mask.head(0).row_pieces, device)[None]
     assert isinstance(mask, BlockSparseMask), "only block-sparse masks have a mask per head"
