@@ -24,7 +24,7 @@ from longca_advice.devices import DEVICES
 from longca_advice.evidence import Row, to_lines
 from longca_advice.from_records import PlacementChangedError, layout_of, recorded_transport, verified
 from longca_advice.network import Network, Topology, fit_links, transferred
-from longca_advice.timeline import schedule_of, timeline
+from longca_advice.timeline import timeline
 from longca_bench.suites.suite import load_suite
 
 _Read = tuple[Row, dict[str, Any]]
@@ -101,7 +101,7 @@ def with_observed(found: Iterable[_Read]) -> Iterator[Row]:
             problem, layout = layout_of(registry(), record, DEVICES["h200"])
         except PlacementChangedError:
             continue
-        schedule = schedule_of(registry(), problem, layout, True, recorded_transport(record))
+        schedule = registry().stated(record["strategy"], "schedule", problem, layout, True, recorded_transport(record))
         if schedule is None:
             yield row
             continue

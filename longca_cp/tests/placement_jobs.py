@@ -68,5 +68,5 @@ def arranged_by_the_first(size):
     mask, mesh = mask_of("causal", 64, ()), mesh_of((("cp", size),))
     mine = ("ulysses", "ring_p2p")[mesh.get_rank()], "contiguous"
     made = Arrangement(*mine, Choice("naive", "a test's", "it says so"))
-    with mock.patch.object(layouts, "adviser", return_value=mock.Mock(arranged=mock.Mock(return_value=made))):
+    with mock.patch.object(layouts, "adviser", return_value=mock.Mock(arrange=mock.Mock(return_value=made))):
         return longca.layout(mask, strategy="auto", mesh=mesh, heads=(4, 2), head_dim=8, dtype="float64").strategy

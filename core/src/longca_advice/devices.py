@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from longca.errors import RequestError
 from longca.manifests import Device
@@ -32,42 +31,38 @@ def _gpu(name: str, capability: tuple[int, int], memory: int) -> Device:
 #: GPUs by their common names. Memory is the driver's figure if one was seen, else the vendor's.
 #: Sources: NVIDIA's data sheets, and its table of compute capabilities (developer.nvidia.com/cuda-gpus). A800, H800 and
 #: H20 are not in that table, and have the dies of A100 and H100.
-DEVICES: Mapping[str, Device] = MappingProxyType(
-    {
-        "v100": _gpu("Tesla V100-SXM2-32GB", (7, 0), 32 * _GB),
-        "a100": _gpu("NVIDIA A100-SXM4-80GB", (8, 0), 80 * _GB),
-        "a100-40gb": _gpu("NVIDIA A100-SXM4-40GB", (8, 0), 40 * _GB),
-        "a800": _gpu("NVIDIA A800-SXM4-80GB", (8, 0), 80 * _GB),
-        "a10": _gpu("NVIDIA A10", (8, 6), 24 * _GB),
-        "rtx3090": _gpu("NVIDIA GeForce RTX 3090", (8, 6), 24 * _GB),
-        "a6000": _gpu("NVIDIA RTX A6000", (8, 6), 48 * _GB),
-        "l40s": _gpu("NVIDIA L40S", (8, 9), 48 * _GB),
-        "rtx4090": _gpu("NVIDIA GeForce RTX 4090", (8, 9), 24 * _GB),
-        "h100": _gpu("NVIDIA H100 80GB HBM3", (9, 0), 80 * _GB),
-        "h800": _gpu("NVIDIA H800", (9, 0), 80 * _GB),
-        "h20": _gpu("NVIDIA H20", (9, 0), 97_871 * 2**20),
-        "gh200": _gpu("NVIDIA GH200 480GB", (9, 0), 96 * _GB),
-        "h200": _gpu("NVIDIA H200", (9, 0), 150_754_820_096),
-        "b200": _gpu("NVIDIA B200", (10, 0), 180 * _GB),
-        "gb200": _gpu("NVIDIA GB200", (10, 0), 186 * _GB),
-        "b300": _gpu("NVIDIA B300", (10, 3), 270 * _GB),
-        "rtx5090": _gpu("NVIDIA GeForce RTX 5090", (12, 0), 32 * _GB),
-        "gb10": _gpu("NVIDIA GB10", (12, 1), 128 * _GB),
-    }
-)
+DEVICES: Mapping[str, Device] = {
+    "v100": _gpu("Tesla V100-SXM2-32GB", (7, 0), 32 * _GB),
+    "a100": _gpu("NVIDIA A100-SXM4-80GB", (8, 0), 80 * _GB),
+    "a100-40gb": _gpu("NVIDIA A100-SXM4-40GB", (8, 0), 40 * _GB),
+    "a800": _gpu("NVIDIA A800-SXM4-80GB", (8, 0), 80 * _GB),
+    "a10": _gpu("NVIDIA A10", (8, 6), 24 * _GB),
+    "rtx3090": _gpu("NVIDIA GeForce RTX 3090", (8, 6), 24 * _GB),
+    "a6000": _gpu("NVIDIA RTX A6000", (8, 6), 48 * _GB),
+    "l40s": _gpu("NVIDIA L40S", (8, 9), 48 * _GB),
+    "rtx4090": _gpu("NVIDIA GeForce RTX 4090", (8, 9), 24 * _GB),
+    "h100": _gpu("NVIDIA H100 80GB HBM3", (9, 0), 80 * _GB),
+    "h800": _gpu("NVIDIA H800", (9, 0), 80 * _GB),
+    "h20": _gpu("NVIDIA H20", (9, 0), 97_871 * 2**20),
+    "gh200": _gpu("NVIDIA GH200 480GB", (9, 0), 96 * _GB),
+    "h200": _gpu("NVIDIA H200", (9, 0), 150_754_820_096),
+    "b200": _gpu("NVIDIA B200", (10, 0), 180 * _GB),
+    "gb200": _gpu("NVIDIA GB200", (10, 0), 186 * _GB),
+    "b300": _gpu("NVIDIA B300", (10, 3), 270 * _GB),
+    "rtx5090": _gpu("NVIDIA GeForce RTX 5090", (12, 0), 32 * _GB),
+    "gb10": _gpu("NVIDIA GB10", (12, 1), 128 * _GB),
+}
 
 #: Peak TFLOP/s of dense matrix products, from the vendors' data sheets. Attention cannot exceed them. NVIDIA publishes
 #: none of H20. Its peaks are those of https://willitrunai.com/gpus/h20-96gb.
-PEAKS: Mapping[str, Mapping[str, float]] = MappingProxyType(
-    {
-        "H100 PCIe": {"bfloat16": 756.0, "float16": 756.0, "float32": 378.0, "float64": 51.0},
-        "H100": {"bfloat16": 989.0, "float16": 989.0, "float32": 494.0, "float64": 67.0},
-        "H200": {"bfloat16": 989.0, "float16": 989.0, "float32": 494.0, "float64": 67.0},
-        "A100": {"bfloat16": 312.0, "float16": 312.0, "float32": 156.0, "float64": 19.5},
-        "H20": {"bfloat16": 148.0, "float16": 148.0, "float32": 74.0, "float64": 1.0},
-        "B200": {"bfloat16": 2250.0, "float16": 2250.0, "float32": 1100.0, "float64": 40.0},
-    }
-)
+PEAKS: Mapping[str, Mapping[str, float]] = {
+    "H100 PCIe": {"bfloat16": 756.0, "float16": 756.0, "float32": 378.0, "float64": 51.0},
+    "H100": {"bfloat16": 989.0, "float16": 989.0, "float32": 494.0, "float64": 67.0},
+    "H200": {"bfloat16": 989.0, "float16": 989.0, "float32": 494.0, "float64": 67.0},
+    "A100": {"bfloat16": 312.0, "float16": 312.0, "float32": 156.0, "float64": 19.5},
+    "H20": {"bfloat16": 148.0, "float16": 148.0, "float32": 74.0, "float64": 1.0},
+    "B200": {"bfloat16": 2250.0, "float16": 2250.0, "float32": 1100.0, "float64": 40.0},
+}
 
 #: TFLOP/s that are beyond any single device.
 NO_DEVICE_REACHES = 5000.0

@@ -24,7 +24,7 @@ from longca_advice.network import Topology
 from longca_advice.request import Request
 from longca_advice.sources import Links
 from longca_advice.step_works import PairTiles, StepCalls, pair_tiles, pairs_of
-from longca_advice.timeline import Timeline, schedule_of, timeline
+from longca_advice.timeline import Timeline, timeline
 from longca_advice.work import work_of, works_of
 
 __all__ = ["LayoutCosts", "Role", "of_role"]
@@ -93,8 +93,9 @@ class LayoutCosts:
     def schedule(self, direction: str) -> Schedule | None:
         """The computation and the moves of a call in a direction, or None if the strategy states no schedule."""
         problem: Problem = self.request.problem.in_direction(direction)
-        is_cuda = problem.device.kind == "cuda"
-        return schedule_of(self.request.registry, problem, self.layout, is_cuda, self.moved_by)
+        about = problem, self.layout, problem.device.kind == "cuda", self.moved_by
+        schedule: Schedule | None = self.request.registry.stated(self.strategy, "schedule", *about)
+        return schedule
 
     def measured(self, direction: str) -> Mapping[str, float]:
         """The measured seconds of this very call in a direction, by kernel. Empty on several hosts."""

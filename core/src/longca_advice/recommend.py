@@ -17,7 +17,6 @@ from longca.plugins import Registry, registry
 from longca_advice.candidates import Ranking, rank_kernels
 from longca_advice.choices import Recommendation, Refused
 from longca_advice.devices import Capacity, evidence_name, named_device
-from longca_advice.evidence import Row
 from longca_advice.memory import held_bytes
 from longca_advice.network import Link
 from longca_advice.request import Request
@@ -78,7 +77,9 @@ def recommend(
     _check_ranks(ranks, per_node)
     known = sources(tuple(map(str, records)))
     if unseen:
-        known = Sources(_of_others(known.rows, mask, heads, head_dim, ranks), known.notes)
+        same = (mask.digest, *heads, head_dim, ranks)  # in any data type
+        each = ((row, (row.mask, row.heads_q, row.heads_kv, row.head_dim, row.ranks)) for row in known.rows)
+        known = Sources(tuple(row for row, its in each if its != same), known.notes)
     where = device if isinstance(device, Device) else named_device(device, known.costs.devices)
     provided = plugins or registry()
     problem = Problem(
@@ -99,7 +100,10 @@ def recommend(
             f"for; name more ranks (--gpus), or no strategy"
         )
     chosen, pairs = _chosen(kernels or tuple(provided.kernels), provided, training)
-    request = Request(problem, training, provided, known.costs, _capacity(memory, where), chosen, pairs=pairs)
+    capacity = Capacity.of(where)
+    if memory is not None:
+        capacity = Capacity.parse(memory) if isinstance(memory, str) else Capacity(memory)
+    request = Request(problem, training, provided, known.costs, capacity, chosen, pairs=pairs)
     about = request.as_json(ranks, per_node)
     here = request.device_name == evidence_name(current_device())
     too_large = _too_large(request, ranks)
@@ -125,12 +129,6 @@ def recommend(
     return Recommendation(about, str(where), ranks, choices, found.unmeasured, found.refused, notes, here)
 
 
-def _of_others(rows: Sequence[Row], mask: Mask, heads: tuple[int, int], head_dim: int, ranks: int) -> tuple[Row, ...]:
-    """The evidence without measurements of a mask by as many heads and ranks, in any data type."""
-    same = (mask.digest, *heads, head_dim, ranks)
-    return tuple(row for row in rows if (row.mask, row.heads_q, row.heads_kv, row.head_dim, row.ranks) != same)
-
-
 def _chosen(
     names: Sequence[str], provided: Registry, training: bool
 ) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
@@ -151,12 +149,6 @@ def _check_ranks(ranks: int, per_node: int) -> None:
     for name, value in (("ranks", ranks), ("per_node", per_node)):
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_RANKS:
             raise RequestError(f"{name} is {shown(value)}; give an integer from 1 to {MAX_RANKS}")
-
-
-def _capacity(memory: str | int | None, device: Device) -> Capacity | None:
-    if memory is None:
-        return Capacity.of(device)
-    return Capacity.parse(memory) if isinstance(memory, str) else Capacity(memory)
 
 
 def _too_large(request: Request, ranks: int) -> Refused | None:

@@ -22,12 +22,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from longca.manifests import Layout, Problem, Transport
 from longca.manifests.schedule import Move, Schedule
-from longca.plugins import Registry
 from longca_advice.network import Network, Rates, Topology
 
-__all__ = ["Timeline", "schedule_of", "timeline"]
+__all__ = ["Timeline", "timeline"]
 
 _Floats = NDArray[np.float64]
 
@@ -121,15 +119,3 @@ def _meeting(ready: _Floats, pending: Sequence[_Pending], topology: Topology) ->
             neighbours = np.roll(ready, 1, axis=place), np.roll(ready, -1, axis=place)
             ready = np.maximum(ready, np.maximum(*neighbours))
     return ready
-
-
-def schedule_of(
-    registry: Registry, problem: Problem, layout: Layout, nccl: bool, transport: Transport = Transport.AUTO
-) -> Schedule | None:
-    """The computation and the moves of a layout's strategy in one direction, or None if it states no schedule.
-
-    `nccl` says whether NCCL moves the tensors of collectives.
-    """
-    assert layout.strategy is not None, "the registry made it"
-    schedule: Schedule | None = registry.stated(layout.strategy, "schedule", problem, layout, nccl, transport)
-    return schedule

@@ -161,16 +161,6 @@ def test_a_real_gpu_without_evidence_takes_a_kernel_for_its_mask(installed, name
     assert "measured on NVIDIA H200, which has another compute capability" in choice.reason
 
 
-def test_a_measurement_of_another_device_or_dtype_or_of_no_valid_kernel_does_not_count():
-    here("quadratic", 1e-3, device="NVIDIA H200")
-    here("quadratic", 1e-3, dtype="float32")
-    here("gpu_only", 1e-3)
-    here("gone", 1e-3)
-    assert chosen() == "forward_only"
-    here("quadratic", 1.0)
-    assert chosen() == "quadratic"
-
-
 # Training
 
 
@@ -218,16 +208,6 @@ def test_verdicts_of_a_layout_decide_where_they_are_given():
     assert choose(problem(), TOYS, verdicts).kernel == "leaner"
     with pytest.raises(UnsupportedError, match="lean takes no such steps"):
         choose(problem(), TOYS, {"lean": refused})
-
-
-def test_under_a_layout_the_whole_mask_is_predicted_for_single_kernels():
-    asked = problem(direction="backward")
-    both("lean", 1.0, 5.0)
-    both("leaner", 3.0, 2.0)
-    verdicts = {name: TOYS.resolve(name, asked) for name in ("lean", "leaner")}
-    choice = choose(asked, TOYS, verdicts)
-    assert choice.kernel == "leaner"
-    assert choice.reason.endswith("Times are those of the whole mask on one device")
 
 
 # What is logged

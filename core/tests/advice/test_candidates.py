@@ -4,8 +4,8 @@ import pytest
 
 from longca import masks
 from longca.manifests import Device, Problem
-from longca_advice.candidates import proof_of, rank_kernels
-from longca_advice.costs import CostModel, Estimate
+from longca_advice.candidates import rank_kernels
+from longca_advice.costs import CostModel
 from longca_advice.evidence import Run
 from longca_advice.request import Request
 
@@ -87,19 +87,6 @@ def test_what_goes_beyond_the_measurements_comes_first_only_if_it_gains_more_tha
     assert not about["sdpa"].proof.extrapolates
     assert found.choices[0].kernel == first
     assert (about["naive"].seconds.high < about["sdpa"].seconds.total) == (first == "naive")
-
-
-def test_several_estimates_rest_on_the_weakest_and_on_all_that_is_outside():
-    strong = Estimate(1.0, 0.9, 1.1, 50, "many", ("long", "thin"), ("torch",))
-    weak = Estimate(2.0, 1.0, 4.0, 3, "few", ("thin", "wide"), ("torch", "triton"))
-    for estimates in ([strong, weak], [weak, strong]):
-        proof = proof_of(estimates)
-        assert (proof.records, proof.nearest) == (3, "few")
-        assert set(proof.outside) == {"long", "thin", "wide"}
-        assert set(proof.versions) == {"torch", "triton"}
-        assert len(proof.outside) + len(proof.versions) == 5
-        assert proof.extrapolates
-    assert not proof_of([Estimate(1.0, 0.9, 1.1, 50, "many")]).extrapolates
 
 
 def test_a_choice_that_nobody_verified_is_marked_and_its_line_allows_it(core, monkeypatch):  # noqa: F811

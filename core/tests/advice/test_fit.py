@@ -102,15 +102,6 @@ def test_a_path_of_other_code_moves_no_other_path(times):
         assert found.seconds == pytest.approx(times * seconds(call), rel=0.1)
 
 
-@pytest.mark.parametrize("heads", [(1, 1), (64, 8)])
-def test_one_record_scales_by_its_tiles(heads):
-    short, long = (Call(banded("full", seqlen), *heads) for seqlen in (2048, 32768))
-    near, far = Fit([short], [1e-3]).predict([short, long])
-    assert near.seconds == pytest.approx(1e-3)
-    assert far.seconds == pytest.approx(0.256)
-    assert far.high / far.low > near.high / near.low
-
-
 def test_intervals_hold_most_calls_that_were_left_out_and_say_something():
     noise = np.random.default_rng(7)
     calls = measured()

@@ -152,17 +152,3 @@ def test_factors_of_old_records_are_given_by_pattern(write):
     new = {**old, "factors": {"window": 100}}
     ((row, _),) = verified(write(new), factors={"causal_sliding_window": {"window": 7}})
     assert row.mask == windowed.digest
-
-
-@pytest.mark.parametrize(
-    "environment",
-    [
-        {},
-        {"device": {"name": ""}, "packages": {}},
-        {"device": {"kind": "cuda", "name": "x", "capability": "new"}, "packages": {}},
-        {"device": {"kind": "cuda", "name": "x"}, "packages": {"torch": 2}},
-    ],
-    ids=range(4),
-)
-def test_an_environment_without_a_device_is_refused(write, environment):
-    assert "is no folder of a run" in refused(write(record(), environment=environment))

@@ -28,10 +28,3 @@ def test_rates_are_found():
 def test_nothing_costs_less_than_nothing():
     calls = [Observed(call.expected * 0.9, *call[1:]) for call in observed(Rates(), 20)]
     assert fit_rates(calls) == Rates()
-
-
-def test_odd_calls_weigh_less():
-    made = Rates(per_byte=5e-13)
-    calls = list(observed(made, 60, noise=0.002))
-    odd = [Observed(2 * call.seconds, *call[1:]) for call in calls[:5]]
-    assert fit_rates([*odd, *calls[5:]]).per_byte == pytest.approx(made.per_byte, rel=0.15)

@@ -52,17 +52,6 @@ def test_every_kernel_is_a_choice_unmeasured_or_refused():
     assert all(refused.reasons for refused in found.refused)
 
 
-def test_a_pair_is_quicker_than_either_of_its_kernels_alone():
-    found = ask(masks.build("full", 8192))
-    totals = {choice.kernel: choice.seconds.total for choice in found.choices}
-    for choice in found.choices:
-        if choice.forward != choice.backward:
-            assert choice.kernel == f"{choice.forward}+{choice.backward}"
-            alone = [totals[name] for name in (choice.forward, choice.backward) if name in totals]
-            assert all(choice.seconds.total < total for total in alone)
-    assert not any("+" in choice.kernel for choice in ask(training=False).choices)
-
-
 def test_only_the_kernels_asked_for_are_looked_at():
     found = ask(kernels=("fa3", "vsa"))
     assert [choice.kernel for choice in found.choices] == ["fa3"]

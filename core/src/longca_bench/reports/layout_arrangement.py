@@ -108,11 +108,10 @@ def arrange(
     Raises:
         LongCAError: An argument is unknown, the strategy has no layout for the problem, or its manifest fails.
     """
-    from longca_advice.timeline import schedule_of
-
     manifest = registry.strategy(strategy)
     layout = registry.layout(strategy, problem, axis_sizes, placement)
-    schedule = schedule_of(registry, problem, layout, nccl, Transport.COLLECTIVES)  # pictures show collectives
+    # Pictures show collectives.
+    schedule = registry.stated(strategy, "schedule", problem, layout, nccl, Transport.COLLECTIVES)
     return Arrangement(manifest.title or strategy, problem, layout, placement or manifest.placements[0], schedule)
 
 
