@@ -39,23 +39,11 @@ __all__ = ["OfferCheck", "verify_kernels", "verify_variant"]
 
 @dataclass
 class OfferCheck:
-    """The findings of one offer in one direction and dtype.
+    """The findings of one offer in one direction and dtype, each with the label of its problem.
 
-    Attributes:
-        kernel: The name of the kernel that ran. An offer without a forward runs as a pair with `naive`.
-        offer: The offer.
-        direction: `forward` or `backward`.
-        dtype: Data type.
-        masks: The labels of its problems.
-        worst: The finding that is nearest to its limit, or furthest beyond it, with the label of its problem.
-        failures: Every finding beyond its limit, with the label of its problem.
-        limits: The limits within which it passed.
-        skipped: The reason why the offer was not verified, or an empty text.
-        error: The event that ended the check, with the label of its problem, or an empty text.
-        ended: The status of that event.
-        calls: Calls on changed inputs.
-        wrong_calls: Those of them that were wrong.
-        seconds: Time that the check took, with compiling and references.
+    The kernel is the one that ran: an offer without a forward runs as a pair with `naive`. The worst finding is nearest
+    to its limit, or furthest beyond it. `skipped` has the reason why the offer was not verified, and `error` the event
+    that ended the check, of the status `ended`. The seconds count compiling and references.
     """
 
     kernel: str

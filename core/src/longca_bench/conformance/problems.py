@@ -39,7 +39,9 @@ def small_problems(offer: Offer, make: Make) -> Iterator[Iterator[Labelled]]:
 
 def long_problems(offer: Offer, make: Make) -> Iterator[Labelled]:
     """The problems of the long masks, for CUDA devices, with a head dimension near 128."""
-    head_dim = min((*head_dims(offer), *_ruled(offer, _LONG_HEAD_DIM)), key=lambda dim: abs(dim - _LONG_HEAD_DIM))
+    fits = offer.head_dims is None and (offer.max_head_dim or _LONG_HEAD_DIM) >= _LONG_HEAD_DIM
+    dims = (_LONG_HEAD_DIM,) if fits and _LONG_HEAD_DIM % offer.head_dim_multiple == 0 else head_dims(offer)
+    head_dim = min(dims, key=lambda dim: abs(dim - _LONG_HEAD_DIM))
     yield from problems_for(offer, make, long_masks(), head_dim, _heads(offer)[:1])
     yield from problems_for(offer, make, long_blocks(tuple(sorted({64, 128, *(offer.block_sizes or ())}))))
 
@@ -88,12 +90,6 @@ def few(problems: Sequence[Labelled]) -> list[Labelled]:
 def smallest_first(problems: Iterable[Labelled]) -> list[Labelled]:
     """Problems by their numbers of scores, so that the smallest one that fails comes first."""
     return sorted(problems, key=lambda each: each[1].concrete_mask.seqlen_q * each[1].concrete_mask.seqlen_k)
-
-
-def _ruled(offer: Offer, head_dim: int) -> tuple[int, ...]:
-    """The head dimension, if the offer's rule allows it."""
-    fits = offer.head_dims is None and head_dim <= (offer.max_head_dim or head_dim)
-    return (head_dim,) if fits and head_dim % offer.head_dim_multiple == 0 else ()
 
 
 def _heads(offer: Offer, mask_heads: int = 1) -> tuple[tuple[int, int], ...]:
