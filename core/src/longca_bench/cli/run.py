@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -76,33 +76,37 @@ def _run(
     ranks = options.nproc if leader is None else leader.size
     suite, selection = chosen_suite(name, options, described, selection, ranks)
     _check_ranks(options, where, ranks)
-    leads = options.dry_run or leader is not None or ranks is None
     outcomes: list[Outcome] = []
-    if options.recommended is not None and leads:
+    if options.recommended is not None:
         suite, outcomes = advised(options, suite, where, registry, ranks)
     valid = takes(registry, where, allow_unverified=options.unverified)
     found = expand(suite, registry.kernels, selection, strategies=registry.strategies, ranks=ranks, takes=valid)
     cases = [replace(case, allow_unverified=options.unverified) for case in found]
-    if leads:
-        if (pairs := sum("+" in case.kernel for case in cases)) > _MANY_PAIRS:
-            typer.echo(f"{pairs} of {len(cases)} cases are pairs; name kernels with --kernel for fewer", err=True)
-        if described.lengths is not None:
-            say_lengths(described.lengths)
-        for absentee, advice in absent(suite, (*registry.kernels, *registry.strategies), selection).items():
-            typer.echo(f"{absentee} is left out: {advice}", err=True)
+    if (pairs := sum("+" in case.kernel for case in cases)) > _MANY_PAIRS:
+        typer.echo(f"{pairs} of {len(cases)} cases are pairs; name kernels with --kernel for fewer", err=True)
+    if described.lengths is not None:
+        say_lengths(described.lengths)
+    for absentee, advice in absent(suite, (*registry.kernels, *registry.strategies), selection).items():
+        typer.echo(f"{absentee} is left out: {advice}", err=True)
     if options.dry_run and outcomes:
         print_advised(outcomes, as_json=options.as_json)
     elif options.dry_run:
         print_plan(registry, cases, where, options.as_json)
-    elif leader is None and ranks is not None:
-        from longca_bench.ranks.launch import launch
-
-        if code := launch(ranks, sys.argv[1:]):
-            raise typer.Exit(code)
     else:
         from longca_bench.cli.run_measure import measure
 
-        measure(options, suite, cases, where, registry, leader, outcomes)
+        with _leader(leader, ranks) as leads:
+            measure(options, suite, cases, where, registry, leads, outcomes)
+
+
+def _leader(leader: Leader | None, ranks: int | None) -> AbstractContextManager[Leader | None]:
+    """The leader of torchrun's job or of the ranks that this process starts, or None without ranks."""
+    if leader is not None or ranks is None:
+        return nullcontext(leader)
+    from longca_bench.ranks.job import local_job
+    from longca_bench.ranks.leader import leading
+
+    return leading(local_job(ranks))
 
 
 def _check_ranks(options: RunOptions, where: Device, ranks: int | None) -> None:

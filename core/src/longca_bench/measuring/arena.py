@@ -27,15 +27,7 @@ _GRAIN = {"cpu": 2**12, "cuda": 2**21}
 
 @dataclass(frozen=True)
 class Where:
-    """The place of a tensor in shared memory.
-
-    Attributes:
-        block: Number of the block.
-        offset: Elements before the first one.
-        shape: The tensor's shape.
-        stride: The tensor's strides, in elements.
-        dtype: The tensor's dtype.
-    """
+    """The place of a tensor in shared memory: the block's number, and offset and strides in elements."""
 
     block: int
     offset: int
@@ -46,15 +38,8 @@ class Where:
 
 @dataclass
 class Block:
-    """A piece of shared memory.
-
-    Attributes:
-        number: Its number in the arena.
-        nbytes: Its size.
-        device: The device whose memory it is.
-        fd: The file descriptor of a CPU's block, or -1.
-        handle: The IPC handle of a CUDA device's block, or nothing.
-        memory: The memory itself: an `mmap`, or an address on the CUDA device.
+    """A piece of shared memory. A CPU's has a file descriptor, a CUDA device's an IPC handle. `memory` is an `mmap`, or
+    an address on the device.
     """
 
     number: int
@@ -80,28 +65,14 @@ class Arena:
         return sum(block.nbytes for block in self._blocks.values())
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype, stride: tuple[int, ...] | None = None) -> Tensor:
-        """A new tensor with any values.
-
-        Args:
-            shape: Its shape.
-            dtype: Its dtype.
-            stride: Its strides, or None for a contiguous tensor.
-
-        Raises:
-            torch.OutOfMemoryError: The device has no memory left.
-        """
+        """A new tensor with any values. It is contiguous without strides. A full device is an OutOfMemoryError."""
         strides = stride if stride is not None else tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
         last = 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
         block = self._block(max(1, last * dtype.itemsize))
         return _view(self._leased(block), Where(block.number, 0, shape, strides, dtype), self.device)
 
     def like(self, tensor: Tensor, fill: float | None = None) -> Tensor:
-        """A new contiguous tensor with the shape and dtype of another one.
-
-        Args:
-            tensor: The other tensor.
-            fill: The value of its elements, or None for any values.
-        """
+        """A new contiguous tensor with the shape and dtype of another one, filled or with any values."""
         made = self.empty(tuple(tensor.shape), tensor.dtype)
         return made if fill is None else made.fill_(fill)
 

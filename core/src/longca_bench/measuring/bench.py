@@ -36,13 +36,8 @@ SHARE = 0.75
 
 
 class Bench:
-    """Measures cases, together with the benches of the other ranks if there are any.
-
-    Args:
-        device: The device of each rank.
-        instruments: The instruments of this rank.
-        with_backward: Lengths whose references need gradients.
-        wait_idle: Seconds that a case may wait for a quiet machine.
+    """Measures cases, together with the benches of the other ranks if there are any. `with_backward` has the lengths
+    whose references need gradients.
     """
 
     def __init__(
@@ -57,9 +52,7 @@ class Bench:
     def result(self, task: Task, seconds: float | None) -> Result:
         """Measures a case within a deadline. Faults of a plugin's code are results, and so is a lack of memory here.
 
-        Args:
-            task: The case.
-            seconds: The deadline for the worker, from its start on. None without a deadline.
+        The deadline of some seconds runs from the worker's start on. Ranks have none: their leader holds them to it.
         """
         workers, phases, self._seconds = self._instruments.workers, self._announce, seconds
         workers.deadline = None
@@ -100,13 +93,10 @@ class Bench:
         return self.measure(task)
 
     def measure(self, task: Task) -> Result:
-        """Verifies a case, times it if it is right, and verifies it again.
+        """Verifies a case, times it if it is right, and verifies it again. What a plugin's code did may raise
+        CaseEndError.
 
-        Returns:
-            The result. Only the first rank's result of a right case has the measured fields.
-
-        Raises:
-            CaseEndError: What the plugin's code did ends the case.
+        Only the first rank's result of a right case has the measured fields.
         """
         if self._world.device.type == "cuda":
             torch.cuda.set_per_process_memory_fraction(SHARE)  # of the current device, which is this one

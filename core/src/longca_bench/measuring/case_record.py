@@ -24,14 +24,7 @@ __all__ = ["identity", "judged", "measured_record", "unmeasured_record"]
 
 
 def identity(suite: Suite, case: Case, device: Device, registry: Registry) -> dict[str, Any]:
-    """The fields of a record that are known before anything is measured.
-
-    Args:
-        suite: The suite of the case.
-        case: The case.
-        device: The device of each rank.
-        registry: The registry of kernels.
-    """
+    """The fields of a record that are known before anything is measured."""
     mask, providers = case.mask, registry.providers(case.kernel)
     name = str(device)
     fields = {
@@ -73,24 +66,12 @@ def identity(suite: Suite, case: Case, device: Device, registry: Registry) -> di
 
 
 def unmeasured_record(about: dict[str, Any], status: Status, message: str) -> Record:
-    """The record of a case that is not measured.
-
-    Args:
-        about: Its identity.
-        status: The reason in one word.
-        message: The reason.
-    """
+    """The record of a case that is not measured."""
     return _record(about, status, message)
 
 
 def measured_record(about: dict[str, Any], task: Task, result: Result) -> Record:
-    """The record of a measured case, with advice if it failed. A result that no record can hold is an `error`.
-
-    Args:
-        about: Its identity.
-        task: The task.
-        result: The result.
-    """
+    """The record of a measured case, with advice if it failed. A result that no record can hold is an `error`."""
     known = {"placed": task.placed, "form": None if task.placed else task.form, "unverified": task.unverified}
     fields = {**known, **result.fields}
     advice = result.status.advise(task.case.kernel, result.message, fields["form"])
@@ -104,13 +85,7 @@ def measured_record(about: dict[str, Any], task: Task, result: Result) -> Record
 
 
 def judged(result: Result, device: Device, case: Case) -> Result:
-    """A result, or `suspect` in place of `ok` for a throughput that no such device can have.
-
-    Args:
-        result: The result.
-        device: The device of each rank.
-        case: The case.
-    """
+    """A result, or `suspect` in place of `ok` for a throughput that no such device can have."""
     peak, reached = peak_tflops(device.name, case.dtype), result.fields.get("tflops")
     if result.status is not Status.OK or peak is None or reached is None or reached <= peak:
         return result

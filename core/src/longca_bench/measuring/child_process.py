@@ -32,17 +32,10 @@ _PAUSE = 0.01  # seconds between two looks
 
 
 class ChildProcess:
-    """A process in a session of its own, with a connection to it. It starts at once.
+    """A process in a session of its own, with a connection to it, which starts at once and runs a module.
 
-    Args:
-        module: The module. Its first argument is the descriptor of its end of the connection.
-        folder: Its working folder, or None for that of this process.
-        environment: Variables for it, beside those of this process.
-        hidden: Variables of this process that it does not get.
-        keeps_output: Whether the last of its output is kept. Otherwise it goes to this process's standard error.
-
-    Attributes:
-        connection: This process's end of the connection.
+    The descriptor of its end of the connection is its first argument. `hidden` names variables of this process that it
+    does not get. The last of its output is kept, or goes to this process's standard error.
     """
 
     def __init__(

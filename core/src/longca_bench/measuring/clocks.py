@@ -32,15 +32,8 @@ class Clocks:
         self._late: list[float] = []
 
     def take(self, sample: float, seconds: float, late: float = 0.0) -> str:
-        """Notes a call.
-
-        Args:
-            sample: Seconds of the call by the worker's clock.
-            seconds: Seconds of the call by this process's clock.
-            late: Seconds for which the device went on after the call.
-
-        Returns:
-            The objection to a kernel whose device goes on after its calls, or an empty text.
+        """Notes a call by both clocks, and the seconds for which the device went on after it. Returns the objection to
+        a kernel whose device goes on after its calls, or an empty text.
         """
         self._calls.append((sample, seconds))
         self._late += [late] if late > LATE else []
@@ -61,11 +54,7 @@ class Clocks:
         }
 
     def fault(self, *, busy: bool = False) -> str:
-        """The disagreement of the clocks, in a sentence, or an empty text.
-
-        Args:
-            busy: Whether other processes used the machine during the calls.
-        """
+        """The disagreement of the clocks, in a sentence, or an empty text. A busy machine allows more."""
         ahead = next((call for call in self._calls if call[1] < call[0]), None)
         allowed = self._allowed * (BUSY if busy else 1.0)
         if ahead is None and self._distance <= allowed:

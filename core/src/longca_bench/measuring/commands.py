@@ -48,13 +48,7 @@ _Seconds = Annotated[float, Field(ge=0.0, le=1e7, allow_inf_nan=False)]
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """The first data of a worker.
-
-    Attributes:
-        device: The device that it computes on, as torch writes it.
-        distributions: The distributions whose plugins it loads, beside the core.
-        memory: Bytes of address space that it may take, or None for no limit.
-    """
+    """The first data of a worker: its device as torch writes it, and the distributions whose plugins it loads."""
 
     device: str
     distributions: frozenset[str]
@@ -84,19 +78,10 @@ class Part(StrEnum):
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a kernel, or of a strategy with this rank's tensors.
+    """A call of a kernel, or of a strategy with this rank's tensors, which come by their names in the contract's order.
 
-    Attributes:
-        plan: Number of the plan.
-        direction: The direction, alone.
-        mode: The measured quantity.
-        tensors: The arguments by their names, in the contract's order.
-        landing: Where results go that are not in a buffer, by their names.
-        buffers: The buffers that the call passes to a kernel, by their names.
-        kernel: Name of a loaded kernel. Empty for a strategy.
-        abreast: Whether a timed call of a kernel begins when the workers of all ranks are ready.
-        keeps: Whether a strategy's forward may keep tensors for the backward.
-        times: Number of calls, in the mode `load`.
+    Results land in `landing`, or in the buffers that a kernel gets. The kernel's name is empty for a strategy.
+    `abreast`, `keeps` and `times` are as `RemoteKernel.run` and `RemoteStrategy.call` have them.
     """
 
     plan: int
@@ -116,17 +101,10 @@ class _Data(BaseModel):
 
 
 class Returned(_Data):
-    """One of the objects that a kernel returned.
+    """One of the objects that a kernel returned. The shape is empty for anything but a tensor.
 
-    Attributes:
-        kind: The object's type.
-        shape: The tensor's shape. Empty for anything else.
-        stride: The tensor's strides.
-        dtype: The tensor's dtype.
-        device: The kind of the tensor's device.
-        fault: The reason why no result may be like this, in a clause, or an empty text.
-        is_in: The buffer that has the result, or an empty text.
-        shares: The argument or the earlier result with which it shares memory, or an empty text.
+    `fault` says in a clause why no result may be like this. `is_in` is the buffer that has the result, and `shares` the
+    argument or the earlier result with which it shares memory.
     """
 
     kind: _Word
@@ -140,13 +118,7 @@ class Returned(_Data):
 
 
 class Traffic(_Data):
-    """Collectives of a call on one rank.
-
-    Attributes:
-        calls: Their number.
-        size: Their sizes in bytes, as nccl-tests count them.
-        sent: The fewest bytes that leave the rank.
-    """
+    """Collectives of a call on one rank: their number, nccl-tests' bytes, and bytes that leave the rank."""
 
     calls: _Size = 0
     size: _Size = 0
@@ -157,15 +129,7 @@ class Traffic(_Data):
 
 
 class PlanFacts(_Data):
-    """The facts that a worker says of a plan.
-
-    Attributes:
-        form: The plan's form.
-        form_text: The form's name in records.
-        backend: The function and the library that run.
-        metadata_bytes: Bytes of the plan's tensors.
-        fault: The error of the plan, in a clause, or an empty text.
-    """
+    """The facts that a worker says of a plan. Bytes are those of its tensors. `fault` is its error in a clause."""
 
     form: _Word
     form_text: _Word
@@ -175,26 +139,11 @@ class PlanFacts(_Data):
 
 
 class Answer(_Data):
-    """The answer to a command.
+    """The answer to a command by its number: `ended` right after a timed call, and then `done`.
 
-    Attributes:
-        number: Number of the command.
-        said: `ended` right after a timed call, and then `done`.
-        error: The exception that the plugin raised, or an empty text.
-        exhausted: Whether memory ran out.
-        lost: Whether the worker can do nothing more, as after an illegal memory access.
-        returned: The results of a run.
-        fault: The error of the results together, in a clause, or an empty text.
-        changed: Names of the global state that changed.
-        seconds: Seconds that the call took.
-        late: Seconds that the device went on after the call had ended.
-        peak: Bytes of the peak of memory, or None on CPUs.
-        plan: The plan that was made.
-        methods: The names of the arguments of each method of a kernel that was loaded. `**` stands for any others.
-        layout_seconds: Seconds that a strategy's layout took.
-        moved_by: The transport of each axis of a planned strategy.
-        kept: Whether a strategy's forward kept tensors for its backward.
-        traffic: The collectives of a call, by their kind.
+    `error` is the exception that the plugin raised, and `fault` the error of the results together. After `lost` the
+    worker can do nothing more. `changed` names global state. `late` is the seconds that the device went on after the
+    call, and `peak` bytes.
     """
 
     number: _Size = 0

@@ -15,14 +15,8 @@ _PREFIX = "nvmlClocksThrottleReason"
 
 
 def gpu_state(own: Collection[int] = ()) -> dict[str, Any] | None:
-    """The current GPU's state by NVML, or None without a GPU.
-
-    Args:
-        own: Our own processes beside this one.
-
-    Returns:
-        sm_clock and memory_clock in MHz, power in W, temperature in °C, `throttle` as the names of the active reasons,
-        and `others`, the number of other processes on the GPU. Or `error`, if NVML fails.
+    """The current GPU's state by NVML, or None without a GPU: clocks in MHz, power in W, temperature in °C, the names
+    of active throttle reasons, and the number of processes beside our own. Or `error`, if NVML fails.
     """
     if not torch.cuda.is_available():
         return None
@@ -42,11 +36,7 @@ def gpu_state(own: Collection[int] = ()) -> dict[str, Any] | None:
 
 
 def gpu_clock() -> dict[str, Any]:
-    """The current GPU's `sm_clock` in MHz, and `throttle`, the names of the active throttle reasons.
-
-    Raises:
-        NVMLError: NVML fails.
-    """
+    """The current GPU's `sm_clock` in MHz, and `throttle`, the names of the active throttle reasons."""
     import pynvml
 
     handle = _handle()
@@ -58,21 +48,12 @@ def gpu_clock() -> dict[str, Any]:
 
 
 def gpu_used_by_others(own: Collection[int], since: float, *, worked: bool) -> float | None:
-    """The share of the current GPU's time that processes other than our own used.
+    """The share (0 to 1) of the current GPU's time that processes other than our own used, or None if NVML does not
+    tell.
 
-    NVML samples each process several times a second. The latest sample of each process counts.
-
-    Args:
-        own: Our own processes.
-        since: The earliest time of a sample, in seconds of the system's clock.
-        worked: Whether our own processes used the GPU. They are then among its processes, or NVML has other numbers for
-            processes than this system, as in some containers.
-
-    Returns:
-        A share from 0 to 1, or None if NVML does not tell.
-
-    Raises:
-        NVMLError: NVML fails.
+    NVML samples each process several times a second. The latest sample after `since` (seconds of the system's clock)
+    counts. `worked` says that our own used the GPU: they are then among its processes, or NVML has other numbers for
+    processes than this system, as in some containers.
     """
     import pynvml
 

@@ -44,11 +44,7 @@ __all__ = ["KernelTrial", "WrongResultError"]
 
 
 class WrongResultError(LongCAError):
-    """A timed call is wrong.
-
-    Attributes:
-        found: The findings.
-    """
+    """A timed call is wrong. `found` has the findings."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         super().__init__("; ".join(map(str, findings)))
@@ -56,14 +52,7 @@ class WrongResultError(LongCAError):
 
 
 class KernelTrial:
-    """A kernel on one set of tensors.
-
-    Attributes:
-        problem: The problem.
-        inputs: Tensors that the kernel reaches. No other trial uses their memory.
-        expected: The reference.
-        fields: The fields of the record that planning gave.
-    """
+    """A kernel on one set of tensors, `inputs`, which the kernel reaches and no other trial uses."""
 
     _clocks: Clocks
 
@@ -159,11 +148,7 @@ class KernelTrial:
             there.fill_(torch.nan)
 
     def inspect(self, results: dict[str, Tensor]) -> None:
-        """Checks the results of a timed call.
-
-        Raises:
-            WrongResultError: They are wrong.
-        """
+        """Checks the results of a timed call. Wrong ones raise WrongResultError."""
         # All rows are compared: it costs little, and a device that rests between calls has higher clocks.
         found = list[Finding]()
         for name, result in given_results(results, optional_lse=self._without_lse).items():

@@ -26,11 +26,7 @@ class _Handle(ctypes.Structure):
 
 
 def allocate(nbytes: int) -> int:
-    """The address of new memory on the current device.
-
-    Raises:
-        torch.OutOfMemoryError: The device has no memory left.
-    """
+    """The address of new memory on the current device. A full one is a `torch.OutOfMemoryError`."""
     address = ctypes.c_uint64()
     code = _driver().cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(nbytes))
     if code == _OUT_OF_MEMORY:
@@ -72,13 +68,9 @@ def close(address: int) -> None:
 
 
 def is_exhausted(error: BaseException, text: str) -> bool:
-    """Whether an error says that its process has no memory left.
+    """Whether an error with a text says that its process has no memory left.
 
     NCCL does not say which error of CUDA it met. It met this one, if the device has no room for NCCL's buffers.
-
-    Args:
-        error: The error.
-        text: Its text, which a plugin's error may not give safely.
     """
     # PyTorch has these words if a CPU's memory is out.
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in text:

@@ -26,15 +26,8 @@ PUSHING = "push"
 
 @dataclass(frozen=True)
 class Place:
-    """The place of a rank in a job.
-
-    Attributes:
-        world: Number of the process group. A failure ends one group, and the next one has another number.
-        rank: The rank.
-        size: Number of ranks.
-        local_rank: The rank's number on this machine, and so the number of its GPU.
-        host: Host of the job's store.
-        port: Port of the job's store.
+    """The place of a rank in a job: its number here and among all, the job's store, and the number of the process
+    group, which a failure ends.
     """
 
     world: int
@@ -47,15 +40,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Setup:
-    """What all cases of a run share, and the first message to a rank.
+    """What all cases of a run share, and the first message to a rank, with its place.
 
-    Attributes:
-        device: The device of each rank.
-        disabled: Plugins to leave out.
-        with_backward: Lengths whose references need gradients, because some case at that length is a backward.
-        memory: Bytes of address space that each worker may take, or None for no limit.
-        wait_idle: Seconds that a case may wait for a quiet machine.
-        place: The place of the rank, or None on one device.
+    `with_backward` has the lengths whose references need gradients. `memory` limits a worker's address space in bytes.
     """
 
     device: Device
@@ -68,13 +55,8 @@ class Setup:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a case.
-
-    Attributes:
-        status: The end of the case.
-        message: The reason for a status other than `ok`.
-        fields: The measured fields of the record.
-        is_last: Whether the process that measured it can measure nothing more.
+    """The result of a case: its end, the reason for an end other than `ok`, and the measured fields of the record.
+    After a last one the process that measured it can measure nothing more.
     """
 
     status: Status
@@ -89,14 +71,9 @@ def to_json(value: object) -> bytes:
 
 
 def from_json(data: bytes, kind: Any = Any) -> Any:
-    """The value that another process gave to `to_json`.
+    """The value of a type that another process gave to `to_json`. Anything else is a ValueError.
 
-    Args:
-        data: The JSON.
-        kind: The type of the value. `Any` leaves lists in place of tuples, and dicts in place of dataclasses.
-
-    Raises:
-        ValueError: The data are not JSON, or no such value.
+    `Any` leaves lists in place of tuples, and dicts in place of dataclasses.
     """
     return _adapter(kind).validate_json(data)
 

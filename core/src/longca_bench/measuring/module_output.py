@@ -15,17 +15,7 @@ _LAST_WORDS = 500  # characters of a complaint that are shown
 
 
 def last_json_line(module: str, *arguments: str, what: str, seconds: float) -> dict[str, Any]:
-    """The last line that a module prints, which is an object of JSON.
-
-    Args:
-        module: The module.
-        *arguments: Its arguments.
-        what: A noun for what it does, for messages.
-        seconds: Seconds in which it ends.
-
-    Raises:
-        LongCAError: It failed, or did not end in time.
-    """
+    """The last line that a module prints, which is an object of JSON. A failure is a LongCAError that names `what`."""
     command = [sys.executable, "-P", "-m", module, *arguments]
     try:
         ran = subprocess.run(

@@ -54,9 +54,7 @@ _T = TypeVar("_T", bound=_Timed)
 class Noise:
     """A watch over the machine during a measurement. It begins when it is made.
 
-    Args:
-        kind: `cpu` or `cuda`. The GPU is the current device of torch.
-        own: Our own processes. This process, and the descendants of all of these, are ours too.
+    The GPU is the current device of torch. This process, the `own` ones and their descendants are ours.
     """
 
     def __init__(self, kind: str, own: Iterable[int] = ()) -> None:
@@ -66,18 +64,13 @@ class Noise:
         self._others, self._at = self._seconds_of_others(), time.monotonic()
 
     def stop(self, samples: Sequence[float] = ()) -> dict[str, Any]:
-        """Ends the watch.
+        """Ends the watch over timed calls of some seconds each, and returns plain data. None is a number that the
+        system does not tell.
 
-        Args:
-            samples: Seconds of the timed calls, in order. Empty if nothing of ours ran.
-
-        Returns:
-            Plain data. None stands for a number that the system does not tell. `other_cores` is the number of cores
-            that other processes used, and `mhz` the frequency of cores at the beginning and at the end. `drift` is the
-            change from the first to the last sample as a share of the median, and 0 if chance explains it. `busy` says
-            whether a number is beyond its limit, and `why` names each such number. A GPU has three more numbers:
-            `other_gpu` is the share of its time that other processes used, `sm_clock` its MHz at the beginning and at
-            the end, and `throttle` the reasons for low clocks at the end.
+        `other_cores` is the number of cores that other processes used, and `mhz` the frequency of cores at both ends.
+        `drift` is the change from the first to the last sample as a share of the median, and 0 if chance explains it.
+        `busy` says whether a number is beyond its limit, and `why` names each such number. A GPU has `other_gpu`, the
+        share of its time that other processes used, `sm_clock`, its MHz at both ends, and `throttle`.
         """
         begin, end = self._others, self._seconds_of_others()
         seconds = max(time.monotonic() - self._at, 1e-9)
@@ -126,15 +119,8 @@ def own_processes(roots: Iterable[int]) -> set[int]:
 
 
 def wait_idle(kind: str, seconds: float, own: Iterable[int] = ()) -> bool:
-    """Waits until other processes leave the machine alone. None of our own may work meanwhile.
-
-    Args:
-        kind: `cpu` or `cuda`.
-        seconds: The longest time to wait. The machine is looked at once in any case, for half a second.
-        own: Our own processes.
-
-    Returns:
-        Whether the machine is quiet.
+    """Waits some seconds until other processes leave the machine alone, with one look of half a second in any case.
+    None of our own may work meanwhile. Returns whether the machine is quiet.
     """
     end = time.monotonic() + seconds
     while True:
@@ -151,18 +137,11 @@ def quietly(
 ) -> tuple[_T, dict[str, Any]]:
     """Measures under a watch, and once more if the machine was busy. All ranks of a world do so together.
 
-    Args:
-        measure: Makes the timed calls.
-        world: The ranks.
-        own: Our own processes beside this one.
-        wait: Seconds to wait for a quiet machine before measuring. A measurement that was disturbed all the same is
-            repeated up to three times, after another wait each. All have to end within these seconds, and a repeat is
-            taken to last as long as the measurement before it. 0 does not wait.
+    With a wait of some seconds, each measurement waits for a quiet machine before, and a disturbed one is repeated up
+    to three times. All have to end within these seconds, and a repeat is taken to last as long as the one before.
 
-    Returns:
-        The last measurement, and its noise as `Noise.stop` gives it: that of the first rank that was disturbed, or of
-        the first rank. With a wait it also has `waited`, the seconds of waiting, and `measured`, the number of
-        measurements.
+    The noise is that of the first rank that was disturbed, or of the first rank. With a wait it has `waited`, in
+    seconds, and `measured`, the number of measurements.
     """
     kind, left, waited = world.device.type, wait, 0.0
     ours = {pid for some in world.everyone((os.getpid(), *own)) for pid in some}

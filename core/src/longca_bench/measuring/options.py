@@ -22,16 +22,8 @@ def let_threads_sleep() -> None:
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a run.
-
-    Attributes:
-        deadline: Seconds that a case may take.
-        memory: Bytes of address space for each worker process, or None for no limit.
-        fail_fast: Whether the first failure skips all later cases.
-        disabled: Plugins to leave out.
-        workers: Worker processes on one device each. A job of ranks ignores this.
-        interleave: Whether the suite's two kernels take turns on each case, each in a worker of its own.
-        wait_idle: Seconds that a case may wait for a quiet machine, beyond its deadline. 0 measures at once.
+    """Options of a run. Seconds of the deadline and of `wait_idle` are for each case. `memory` is bytes of address
+    space of a worker.
     """
 
     deadline: float = DEADLINE

@@ -29,13 +29,10 @@ _BYTES, _COPIES, _MOST_GPUS = 2**28, 5, 8
 
 @dataclass(frozen=True)
 class PeerAccess:
-    """The GPUs of a machine, and the copies between them.
+    """The GPUs of a machine, and the copies between them: access and 10⁹ bytes a second are [GPUs][GPUs].
 
-    Attributes:
-        reaches: Whether each GPU has access to the memory of each other one: [GPUs][GPUs]. True on the diagonal.
-        bandwidths: 10⁹ bytes a second of a copy from each GPU to each other one, by a copy engine: [GPUs][GPUs]. None
-            without access and on the diagonal.
-        symmetric: The reason why two processes cannot share symmetric memory. Empty if they can.
+    A bandwidth is None without access and on the diagonal. `symmetric` says why two processes cannot share symmetric
+    memory, and is empty if they can.
     """
 
     reaches: tuple[tuple[bool, ...], ...]
@@ -48,14 +45,7 @@ class PeerAccess:
 
 
 def measure_peer_access(module: str = __name__) -> PeerAccess:
-    """Measures copies between the GPUs of this machine.
-
-    Args:
-        module: The module that measures.
-
-    Raises:
-        LongCAError: The measurement failed, or did not end in time.
-    """
+    """Measures copies between the GPUs of this machine, in a process. A failure is a LongCAError."""
     found = last_json_line(module, what="the measurement of copies between GPUs", seconds=_DEADLINE)
     rows = tuple(map(tuple, found["reaches"])), tuple(map(tuple, found["bandwidths"]))
     return PeerAccess(*rows, found["symmetric"])
@@ -64,13 +54,7 @@ def measure_peer_access(module: str = __name__) -> PeerAccess:
 def bandwidths(
     reaches: list[list[bool]], seconds: Callable[[int, int], float], size: int = _BYTES
 ) -> list[list[float | None]]:
-    """10⁹ bytes a second from each GPU to each other one that it reaches.
-
-    Args:
-        reaches: Whether each GPU reaches each other one.
-        seconds: Copies `size` bytes from one GPU to another, and returns the time.
-        size: Bytes of a copy.
-    """
+    """10⁹ bytes a second from each GPU to each other one that it reaches. `seconds` copies `size` bytes."""
     pairs = range(len(reaches))
     return [[size / seconds(i, j) / 1e9 if i != j and reaches[i][j] else None for j in pairs] for i in pairs]
 

@@ -59,19 +59,7 @@ class _Planned:
 
 
 class RankWorker:
-    """The part of a worker that only ranks have.
-
-    Args:
-        worker: The worker.
-        device: The device that it computes on.
-        place: The rank's place in the job.
-        number: Number of the group of workers in the ranks' world.
-        marks: The descriptor of the memory of its marks, in the process that started the worker.
-
-    Attributes:
-        world: The workers of all ranks.
-        commands: The functions that do commands, by the command's name.
-    """
+    """The part of a worker that only ranks have."""
 
     def __init__(self, worker: WorkerProcess, device: torch.device, place: Place, number: int, marks: int) -> None:
         here = os.open(f"/proc/{os.getppid()}/fd/{marks}", os.O_RDWR)
@@ -172,12 +160,7 @@ class RankWorker:
         return Answer.model_validate({"traffic": traffic, "changed": before.changed()})
 
     def _repeat(self, what: str, load: int = 0) -> Answer:
-        """Times a part, or loads the device with it. A rank without collectives of a kind meets the barrier alone.
-
-        Args:
-            what: WHOLE, COMPUTE, a kind of collectives, or ALL of them.
-            load: Number of calls in a row that load the device. 0 makes one call, and times it.
-        """
+        """Times a part, or loads the device with it. A rank without collectives of a kind meets the barrier alone."""
         assert self._planned is not None, "parts are noted of a planned strategy"
         self._planned.kernel.restart()
         part = self._repeats.get(what, lambda: None)

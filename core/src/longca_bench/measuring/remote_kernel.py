@@ -36,17 +36,8 @@ _numbers = count(1)
 
 @dataclass(eq=False)
 class RemotePlan(Plan):
-    """A plan that a worker keeps.
-
-    Attributes:
-        problem: The problem, as the caller gave it.
-        form: The form of the mask, as the worker says.
-        backend: The function and the library, as the worker says.
-        number: The plan's number in the worker.
-        age: The worker process that has it.
-        seconds: Seconds that planning took.
-        named_form: The form's name in records.
-        nbytes: Bytes of the plan's tensors, as the worker says.
+    """A plan that a worker keeps by its number, with what the worker says of it. `age` is the worker process that has
+    it.
     """
 
     number: int
@@ -68,25 +59,14 @@ class RemotePlan(Plan):
 
 @dataclass(frozen=True)
 class Ran:
-    """A call that a worker has made.
-
-    Attributes:
-        results: The results by their names, in shared memory.
-        reply: The worker's answer, with this process's clock.
-    """
+    """A call that a worker has made: the results in shared memory, and the answer with this process's clock."""
 
     results: dict[str, Tensor]
     reply: Reply
 
 
 class RemoteKernel:
-    """A kernel in a worker.
-
-    Args:
-        workers: The workers of this process.
-        name: The name of the kernel, or of the pair.
-        distributions: The distributions whose plugins the worker loads. They provide the kernel.
-    """
+    """A kernel, or a pair, in a worker that loads the plugins of the distributions that provide it."""
 
     def __init__(self, workers: Workers, name: str, distributions: Iterable[str]) -> None:
         self._workers, self.name = workers, name
@@ -104,13 +84,11 @@ class RemoteKernel:
         self._worker.start()
 
     def load(self) -> dict[str, list[str]]:
-        """Imports the kernel in the worker. A worker whose global state was changed is replaced first.
+        """Imports the kernel in the worker, and returns the names of the arguments of each method. `**` stands for any
+        others.
 
-        Returns:
-            The names of the arguments of each of the kernel's methods. `**` stands for any others.
-
-        Raises:
-            CaseEndError: It cannot be loaded, or its import changes global state.
+        A worker whose global state was changed is replaced first. A failure, or an import that changes global state, is
+        a CaseEndError.
         """
         self._replace_changed()
         return self._worker.load(self.name)
@@ -124,11 +102,7 @@ class RemoteKernel:
         self._worker.end()
 
     def plan(self, problem: Problem) -> RemotePlan:
-        """Plans a problem in the worker.
-
-        Raises:
-            CaseEndError: The plan cannot be made, or is none.
-        """
+        """Plans a problem in the worker. A plan that cannot be made, or is none, is a CaseEndError."""
         self.load()
         number, forget = next(_numbers), tuple(self._forgotten)
         self._forgotten.clear()
@@ -146,12 +120,7 @@ class RemoteKernel:
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, *, out: Tensor | None = None, lse: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The kernel's forward.
-
-        Raises:
-            CaseEndError: The kernel raised, or its process was lost.
-            ContractError: The results break the contract.
-        """
+        """The kernel's forward. It raises what `run` raises."""
         buffers = {name: x for name, x in (("out", out), ("lse", lse)) if x is not None}
         found = self.run(Direction.FORWARD, {"q": q, "k": k, "v": v}, plan, buffers).results
         return found["out"], found["lse"]
@@ -170,7 +139,7 @@ class RemoteKernel:
         dk: Tensor | None = None,
         dv: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The kernel's backward. It raises what `forward` raises."""
+        """The kernel's backward. It raises what `run` raises."""
         buffers = {name: x for name, x in (("dq", dq), ("dk", dk), ("dv", dv)) if x is not None}
         tensors = {"dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse}
         found = self.run(Direction.BACKWARD, tensors, plan, buffers).results
@@ -188,21 +157,12 @@ class RemoteKernel:
         abreast: bool = False,
         times: int = 1,
     ) -> Ran:
-        """Makes the worker call the kernel.
+        """Makes the worker call the kernel in one direction alone, with arguments by their names in the contract's
+        order.
 
-        Args:
-            direction: The direction, alone.
-            tensors: The arguments by their names, in the contract's order.
-            plan: The plan.
-            buffers: The buffers that the kernel gets.
-            mode: The measured quantity.
-            landing: Shared tensors for results that are in no buffer. None makes new ones.
-            abreast: Whether a timed call begins when the workers of all ranks are ready.
-            times: Number of calls, in the mode `load`.
-
-        Raises:
-            CaseEndError: The kernel raised, or its process was lost.
-            ContractError: The results break the contract.
+        Results that are in no buffer land in shared tensors, which are new ones without `landing`. If `abreast`, a
+        timed call begins when the workers of all ranks are ready. `times` is for the mode `load`. A kernel that raises
+        or a lost process is a CaseEndError, and results that break the contract are a ContractError.
         """
         assert isinstance(plan, RemotePlan), "a plan of this kernel"
         if plan.age != self._worker.age:
@@ -253,11 +213,7 @@ def arguments_of(direction: Direction, x: Inputs, forward: Mapping[str, Tensor])
 
 
 def plan_facts(answer: Answer) -> PlanFacts:
-    """What a worker says of a plan that it has made.
-
-    Raises:
-        CaseEndError: It is no plan, or planning changed global state.
-    """
+    """What a worker says of a plan that it has made. No plan, or one that changed global state, is a CaseEndError."""
     if answer.plan is None or answer.plan.fault:
         raise CaseEndError(Status.WRONG, "the worker made no plan" if answer.plan is None else answer.plan.fault)
     if answer.changed:
@@ -274,8 +230,7 @@ def results_of(
 ) -> dict[str, Tensor]:
     """The results of a call by their names: the caller's buffers, or where the other results landed.
 
-    Raises:
-        ContractError: The results break the contract.
+    Results that break the contract are a ContractError.
     """
     names = NAMES[direction]
     if answer.fault or len(answer.returned) != len(names):

@@ -37,15 +37,10 @@ _BELIEVED = 4
 
 @dataclass(frozen=True)
 class StrategyFacts:
-    """A plan that the workers of all ranks keep.
+    """A plan that the workers of all ranks keep, with the times of the slowest rank and the bytes of the rank with the
+    most.
 
-    Attributes:
-        problem: The problem of all ranks together.
-        number: Its number.
-        layout_seconds: Seconds that its layout took, on the slowest rank.
-        plan_seconds: Seconds that planning took, on the slowest rank.
-        metadata_bytes: Bytes of the plan's tensors, on the rank with the most.
-        moved_by: The transport of each axis, such as `ring=copy_engine`. Ranks with other transports follow a bar.
+    `moved_by` has the transport of each axis, such as `ring=copy_engine`. Ranks with other transports follow a bar.
     """
 
     problem: Problem
@@ -57,12 +52,7 @@ class StrategyFacts:
 
 
 class RemoteStrategy:
-    """A strategy with a kernel, in this rank's worker.
-
-    Attributes:
-        sharing: How ranks share the case.
-        kernel: The kernel alone, in the same worker.
-    """
+    """A strategy with a kernel, in this rank's worker. `kernel` is the kernel alone, in the same worker."""
 
     def __init__(self, instruments: Instruments, task: Task) -> None:
         world, parallel = instruments.world, task.case.parallel
@@ -83,11 +73,7 @@ class RemoteStrategy:
             self._join()
 
     def load(self) -> None:
-        """Imports the strategy and its kernel in the worker.
-
-        Raises:
-            CaseEndError: They cannot be loaded, or their import changes global state.
-        """
+        """Imports the strategy and its kernel in the worker. A failure, or changed global state, is a CaseEndError."""
 
         def imported() -> None:
             self._worker.load(self._task.case.kernel)
@@ -96,11 +82,7 @@ class RemoteStrategy:
         agreed(self._world, imported, lambda: self._announce("loaded"))
 
     def plan(self, problem: Problem) -> StrategyFacts:
-        """Plans a problem in the workers of all ranks.
-
-        Raises:
-            CaseEndError: The plan cannot be made, or is none.
-        """
+        """Plans a problem in the workers of all ranks. A plan that cannot be made, or is none, is a CaseEndError."""
         number, parallel, task = next(_numbers), self._parallel, self._task
         about = number, task.case.kernel, parallel.strategy, parallel.mesh, task.placed or "", parallel.transport
 
@@ -126,19 +108,10 @@ class RemoteStrategy:
         mode: Mode = Mode.PLAIN,
         keeps: bool = False,
     ) -> Ran:
-        """Makes the worker call the strategy. The workers of all ranks do so together.
+        """Makes the worker call the strategy in one direction alone, together with the workers of all ranks.
 
-        Args:
-            direction: The direction, alone.
-            tensors: This rank's arguments by their names, in the contract's order. They are shared tensors.
-            plan: The plan.
-            landing: Shared tensors for this rank's results.
-            mode: The measured quantity.
-            keeps: Whether a forward may keep tensors for the backward.
-
-        Raises:
-            CaseEndError: The strategy raised, or its process was lost.
-            ContractError: This rank's results break the contract.
+        Arguments come by their names in the contract's order, and results land in shared tensors. A forward that keeps
+        may leave tensors for the backward. It raises what `RemoteKernel.run` raises.
         """
         reply = self._worker.call("call_strategy", self._call(direction, tensors, plan, landing, mode, keeps))
         if mode is Mode.TIMED:
@@ -168,10 +141,8 @@ class RemoteStrategy:
     def repeat(self, what: str) -> tuple[float, None]:
         """The seconds of a noted part, which the workers of all ranks repeat together. There is no result.
 
-        The whole loads the device before every part, so that all parts meet the clocks of calls in a row.
-
-        Args:
-            what: WHOLE, COMPUTE, a kind of collectives, or `all` of them.
+        The part is WHOLE, COMPUTE, ALL or a kind of collectives. The whole loads the device before every part, so that
+        all parts meet the clocks of calls in a row.
         """
         self._load(lambda times: ("repeat", WHOLE, times))
         reply = self._worker.call("repeat", what)
@@ -209,15 +180,10 @@ def _at_least(reply: Reply) -> float:
 
 
 def agreed(world: World, call: Callable[[], _T], announce: Callable[[], None] = lambda: None) -> _T:
-    """The result of a call that all ranks make. A call that is wrong on one rank is wrong on all of them.
+    """The result of a call that all ranks make. A call that is wrong on one rank is wrong on all of them, by
+    CaseEndError.
 
-    Args:
-        world: The ranks.
-        call: The call.
-        announce: Is called when this rank has made its call, and waits for the others.
-
-    Raises:
-        CaseEndError: The call was wrong on some rank, or this rank's worker was lost.
+    `announce` is called when this rank has made its call, and waits for the others.
     """
     fault, made = "", []
     try:

@@ -43,12 +43,8 @@ _Results = Sequence[Sequence[float]]
 
 @dataclass(frozen=True)
 class Repeatability:
-    """Two runs of the same work on one device.
-
-    Attributes:
-        a: The samples of each result of the first run.
-        b: The same of the second run.
-        noise: The noise of both runs, as `longca_bench.measuring.noise.Noise.stop` gives it.
+    """Two runs of the same work on one device: the samples of each result of both, and the noise as `Noise.stop` gives
+    it.
     """
 
     a: _Results
@@ -85,18 +81,7 @@ class Repeatability:
 
 
 def measure_repeatability(kinds: Sequence[str], module: str = __name__) -> dict[str, Repeatability]:
-    """Runs the same work twice.
-
-    Args:
-        kinds: Kinds of devices: `cpu` or `cuda`.
-        module: The module that does the work.
-
-    Returns:
-        The repeatability of each kind of device.
-
-    Raises:
-        LongCAError: A run failed, or did not end in time.
-    """
+    """Runs the same work twice on each kind of device, `cpu` or `cuda`. A failed run is a LongCAError."""
     a, b = (last_json_line(module, *kinds, what="the timing", seconds=_DEADLINE) for _ in range(2))
     return {
         kind: Repeatability(a[kind]["results"], b[kind]["results"], (a[kind]["noise"], b[kind]["noise"]))
@@ -107,12 +92,7 @@ def measure_repeatability(kinds: Sequence[str], module: str = __name__) -> dict[
 def run(kind: str, seconds: float = SECONDS) -> dict[str, Any]:
     """Takes results for some seconds. A result is a warm-up and samples, by the rules of a case.
 
-    Args:
-        kind: `cpu` or `cuda`.
-        seconds: The time for all results.
-
-    Returns:
-        `results`, the samples of each result, and `noise`, as `Noise.stop` gives it.
+    `results` has the samples of each result, and `noise` is as `Noise.stop` gives it.
     """
     import torch
     from torch.nn.functional import scaled_dot_product_attention

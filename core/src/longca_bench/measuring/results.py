@@ -29,11 +29,7 @@ _MOST_ARGUMENTS = 64
 
 
 class ContractError(LongCAError):
-    """Results that break the contract.
-
-    Attributes:
-        faults: The error, in a clause, by the result's name.
-    """
+    """Results that break the contract: the error in a clause, by the result's name."""
 
     def __init__(self, faults: Mapping[str, str]) -> None:
         super().__init__("; ".join(f"{name}: {fault}" for name, fault in faults.items()))
@@ -58,17 +54,10 @@ def held(
     buffers: Mapping[str, Tensor],
     like: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
-    """The results of a call in this process, by their names.
+    """The results of a call in this process, by their names. `like` has tensors of the contract's shapes, dtypes and
+    device.
 
-    Args:
-        direction: The direction that ran.
-        results: Whatever the kernel returned.
-        tensors: The arguments of the call.
-        buffers: The buffers of the call.
-        like: Tensors of the contract's shapes, dtypes and device, by the results' names.
-
-    Raises:
-        ContractError: The results break the contract.
+    Results that break the contract are a ContractError.
     """
     named, fault = named_results(direction, results)
     faults = {NAMES[direction][0]: fault} if fault else {}
@@ -83,14 +72,7 @@ def held(
 def describe_all(
     named: Mapping[str, Any], tensors: Mapping[str, Tensor], buffers: Mapping[str, Tensor], *, parts: bool = False
 ) -> dict[str, Returned]:
-    """Describes results.
-
-    Args:
-        named: The objects by their names.
-        tensors: The arguments of the call.
-        buffers: The buffers of the call.
-        parts: Whether results may be parts of one buffer, one after another, as those of a strategy may.
-    """
+    """Describes results. Those of a strategy may be parts of one buffer, one after another."""
     described: dict[str, Returned] = {}
     earlier: dict[str, Tensor] = {}
     for name, result in named.items():
@@ -131,13 +113,8 @@ def _describe(result: Any, tensors: Mapping[str, Tensor], buffers: Mapping[str, 
 
 
 def fault_of(name: str, returned: Returned, like: Tensor, asked: bool) -> str:
-    """The breach of the contract by a result, in a clause, or an empty text.
-
-    Args:
-        name: The result's name.
-        returned: The result's description.
-        like: A tensor of the contract's shape, dtype and device.
-        asked: Whether a buffer was passed in for it.
+    """The breach of the contract by a result, in a clause, or an empty text. `like` has the contract's shape, dtype and
+    device. `asked` says whether a buffer was passed in for it.
     """
     if returned.fault:
         return returned.fault

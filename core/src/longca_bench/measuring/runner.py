@@ -55,19 +55,10 @@ def run_cases(
     options: Options = Options(),
     together: Callable[[Setup, Task, float], Result] | None = None,
 ) -> list[Record]:
-    """Runs cases.
+    """Runs cases, and returns their records in the order in which they came. `record` gets each as soon as it is there.
 
-    Args:
-        suite: The suite of the cases.
-        cases: The cases.
-        device: The device of each worker or rank.
-        registry: The registry of kernels and strategies.
-        record: Gets each record as soon as it is there, one at a time.
-        options: The options of the run.
-        together: `Leader.run` of a job, whose ranks measure each case together. None on one device.
-
-    Returns:
-        The records, in the order in which they came.
+    The device is that of each worker or rank. `together` is `Leader.run` of a job, whose ranks measure each case
+    together.
     """
     run = _Run(suite, device, registry, record, options)
     with_backward = frozenset(case.seqlen for case in cases if case.direction == "backward")
@@ -206,12 +197,7 @@ class _Run:
 
 
 class _Turns:
-    """Measures the tasks of one problem by turns, so that a drift of clocks and temperature meets both kernels.
-
-    Args:
-        measure: Measures a task within a deadline.
-        pair: The tasks of both kernels on one problem, or one task if only one kernel takes the problem.
-    """
+    """Measures the tasks of both kernels on one problem by turns, so that a drift of the clocks meets both."""
 
     def __init__(self, measure: _Measure, pair: Sequence[Task]) -> None:
         self._measure, self._pair = measure, pair

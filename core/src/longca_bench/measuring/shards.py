@@ -29,20 +29,10 @@ _INPUTS = ("q", "k", "v", "dout")
 
 
 class Shard:
-    """This rank's tokens. All ranks call its methods that compare results.
+    """This rank's tokens of a problem of all ranks. All ranks call its methods that compare results.
 
-    Args:
-        problem: The problem of all ranks together.
-        sharing: How ranks share it.
-        shared: The inputs, shares and reference that cases share.
-        world: The ranks.
-        arena: Memory that the worker can reach.
-        rough_lse: Whether an offer that the steps use calls its log-sum-exp rough.
-
-    Attributes:
-        inputs: The tensors of these tokens, in shared memory, with the values that were written last.
-        change: The latest change.
-        checksums: Checksums of verified results, if only some heads are verified.
+    `inputs` are in memory that the worker reaches, with the values that were written last. `change` is the latest
+    change. `checksums` has those of verified results, if only some heads are verified.
     """
 
     def __init__(
@@ -61,10 +51,8 @@ class Shard:
             self._owner[tokens], self._row[tokens] = rank, torch.arange(len(tokens))
 
     def draw(self, random: Random) -> None:
-        """Draws the next change, which all ranks make. The inputs stay as they are until they are written.
-
-        Args:
-            random: The source of random numbers. It is the same on all ranks.
+        """Draws the next change, which all ranks make from the same random source. The inputs stay as they are until
+        they are written.
         """
         self.change = Change.draw(self._problem, self.change, random)
 
@@ -109,11 +97,8 @@ class Shard:
         return found + self._named(check_values(whole, self._shared.expected, rough_lse=self._rough_lse).findings)
 
     def check_rows(self, results: Mapping[str, Tensor], random: Random) -> list[Finding]:
-        """The failures of this rank's heads at some tokens, and of the checksums of this rank's tokens.
-
-        Args:
-            results: This rank's results.
-            random: The source of the tokens. It is the same on all ranks.
+        """The failures of this rank's heads at some tokens, and of the checksums of this rank's tokens. All ranks draw
+        the same tokens.
         """
         tokens = drawn_tokens(len(self._owner), random)
         parts, expected = self._at(tokens, results, self._shared.shares), self._shared.expected

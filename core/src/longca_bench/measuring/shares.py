@@ -30,12 +30,7 @@ _OF_KEYS = ("k", "v", "dk", "dv")
 
 @dataclass(frozen=True)
 class Share:
-    """Neighbouring KV heads, with their query heads.
-
-    Attributes:
-        heads_q: (start, stop) of the query heads.
-        heads_kv: (start, stop) of the KV heads.
-    """
+    """Neighbouring KV heads, with their query heads: (start, stop) of each."""
 
     heads_q: tuple[int, int]
     heads_kv: tuple[int, int]
@@ -69,12 +64,8 @@ def shares(problem: Problem, ranks: int, random: Random) -> list[Share]:
     """Every rank's share of the heads that are verified. A share is empty if ranks outnumber the KV heads.
 
     For a problem so large that some heads stand for all, each rank has neighbours among its heads of `shares_of_all`.
-    They are drawn. One rank has all heads, because a reference samples heads itself.
-
-    Args:
-        problem: The problem of all ranks together.
-        ranks: Number of ranks.
-        random: The source of random numbers. It is the same on all ranks.
+    They are drawn from a random source that is the same on all ranks. One rank has all heads, because a reference
+    samples heads itself.
     """
     everything = shares_of_all(problem, ranks)
     sample = None if ranks == 1 else sample_heads(problem, random)
@@ -85,12 +76,7 @@ def shares(problem: Problem, ranks: int, random: Random) -> list[Share]:
 
 
 def shares_of_all(problem: Problem, ranks: int) -> list[Share]:
-    """Every rank's share of all heads, dealt as equally as possible.
-
-    Args:
-        problem: The problem of all ranks together.
-        ranks: Number of ranks.
-    """
+    """Every rank's share of all heads, dealt as equally as possible."""
     count = problem.num_heads_kv
     group, bounds = problem.heads_q // count, [count * rank // ranks for rank in range(ranks + 1)]
     return _dealt(pairwise(bounds), group)
@@ -109,27 +95,16 @@ def _some(most: int, start: int, stop: int, random: Random) -> tuple[int, int]:
 
 
 def held_tokens(layout: Layout, places: Sequence[int]) -> list[Tensor]:
-    """The tokens that each rank holds, in the order of its rows.
-
-    Args:
-        layout: The tokens of each place.
-        places: Each rank's place in the layout.
-    """
+    """The tokens that each rank holds, in the order of its rows, by its place in the layout."""
     return [torch.from_numpy(layout.positions(place)) for place in places]
 
 
 def by_heads(name: str, mine: Tensor, held: Sequence[Tensor], dealt: Sequence[Share], world: World) -> Tensor:
     """Sends every rank the tokens of its heads. All ranks call this.
 
-    Args:
-        name: `out`, `lse`, `dq`, `dk` or `dv`.
-        mine: This rank's tokens of all heads: [Tl, H, D], or [Hq, Tl] for an lse.
-        held: The tokens that each rank gives, in the order of its rows.
-        dealt: Every rank's share.
-        world: The ranks.
-
-    Returns:
-        The tokens of all ranks, in order, of this rank's heads: [T, H of the share, D], or [Hq of the share, T].
+    This rank gives its tokens of all heads: [Tl, H, D], or [Hq, Tl] for an lse. `held` has the tokens of each rank's
+    rows, and `dealt` every rank's share. Returns all tokens, in order, of this rank's heads: [T, H of the share, D], or
+    [Hq of the share, T].
     """
     rows = mine.T[..., None] if name == "lse" else mine
     wanted = [share.heads(name) for share in dealt]
@@ -163,12 +138,8 @@ def _badness(finding: Finding) -> tuple[bool, float]:
 class SharedInputs:
     """The inputs and the reference of one mask and shape on this rank.
 
-    Attributes:
-        inputs: The tensors of all tokens and heads.
-        shares: The heads that each rank verifies. One device verifies all of them, or those of the reference's sample.
-        mine: The tensors of this rank's heads.
-        expected: The reference of this rank's heads, or None if it has none.
-        kept: Results that the cases of one kernel and direction share, by their names.
+    `inputs` has all tokens and heads, `shares` the heads that each rank verifies, and `mine` and `expected` this rank's
+    heads: None if it has none. `kept` has results that the cases of one kernel and direction share.
     """
 
     inputs: Inputs
@@ -188,11 +159,8 @@ class SharedInputs:
 
 
 class InputCache:
-    """Draws inputs and computes references, and keeps the latest ones.
-
-    Args:
-        world: The ranks. All of them ask for the same cases in the same order.
-        with_backward: Lengths whose references need gradients.
+    """Draws inputs and computes references, and keeps the latest ones. All ranks ask for the same cases in the same
+    order. `with_backward` has the lengths whose references need gradients.
     """
 
     def __init__(self, world: World, with_backward: Container[int]) -> None:
@@ -201,12 +169,7 @@ class InputCache:
         self._shared: tuple[Any, SharedInputs] | None = None
 
     def of(self, case: Case, problem: Problem) -> SharedInputs:
-        """The inputs and the reference of a case.
-
-        Args:
-            case: The case.
-            problem: Its problem.
-        """
+        """The inputs and the reference of a case, with its problem."""
         if not self.has(case):
             self.drop()
             self._shared = _shape(case), self._made(case, problem)

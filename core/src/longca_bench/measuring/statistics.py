@@ -47,13 +47,7 @@ _CHANCE = 3.5
 
 @dataclass(frozen=True)
 class Interval:
-    """A value and its confidence interval.
-
-    Attributes:
-        value: The statistic of the samples themselves.
-        low: Lower end, or minus infinity for too few samples.
-        high: Upper end, or infinity for too few samples.
-    """
+    """A statistic of samples and its confidence interval, which is infinite for too few samples."""
 
     value: float
     low: float
@@ -70,40 +64,22 @@ class Interval:
 
 
 def median_interval(samples: Sequence[float], *, level: float = LEVEL, seed: int = SEED) -> Interval:
-    """The median of samples.
-
-    Args:
-        samples: One or more.
-        level: Share of such intervals that contain the true median, given enough samples.
-        seed: Seed of the resamples.
-    """
+    """The median of one or more samples. `level` is the share of such intervals that contain the true median."""
     draws = _median_draws(samples, np.random.default_rng(seed))
     return _interval(float(np.median(samples)), draws, level, known=len(samples) >= LEAST)
 
 
 def ratio_interval(a: Sequence[float], b: Sequence[float], *, level: float = LEVEL, seed: int = SEED) -> Interval:
-    """median(a) / median(b). For times, b is this many times as fast as a.
-
-    Args:
-        a: One or more positive samples.
-        b: One or more positive samples, drawn independently of a.
-        level: Share of such intervals that contain the true ratio.
-        seed: Seed of the resamples.
-    """
+    """median(a) / median(b) of independent positive samples. For times, b is this many times as fast as a."""
     return geometric_mean_interval([(a, b)], level=level, seed=seed)
 
 
 def geometric_mean_interval(
     pairs: Iterable[tuple[Sequence[float], Sequence[float]]], *, level: float = LEVEL, seed: int = SEED
 ) -> Interval:
-    """The geometric mean of median(a) / median(b) over pairs. Each pair's samples are resampled.
+    """The geometric mean of median(a) / median(b) over one or more pairs. Each pair's samples are resampled.
 
     The interval is about these pairs. They are not a draw from other pairs.
-
-    Args:
-        pairs: One or more pairs of samples.
-        level: Share of such intervals that contain the true mean.
-        seed: Seed of the resamples.
     """
     random = np.random.default_rng(seed)
     total, draws, count, known = 0.0, np.zeros(RESAMPLES), 0, True
@@ -145,14 +121,11 @@ def _interval(value: float, draws: NDArray[np.float64], level: float, *, known: 
 
 
 def drift(samples: Sequence[float]) -> float:
-    """The change from the first to the last sample, as a share of the median. 0 if chance explains it.
+    """The change from the first to the last positive sample, as a share of the median. 0 if chance explains it.
 
     The size is the median slope of all pairs of samples, which is the estimate of Theil and Sen (Sen, "Estimates of the
     regression coefficient based on Kendall's tau", JASA 63, 1968). The test is that of Mann and Kendall, with Kendall's
     correction for ties. No order of 8 or fewer samples is beyond chance.
-
-    Args:
-        samples: Positive samples in the order in which they were taken.
     """
     values = np.asarray(samples, dtype=np.float64)
     count = len(values)

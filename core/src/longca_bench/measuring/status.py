@@ -18,12 +18,8 @@ _KILLED = "LongCA did not end the process. The system does when memory runs out:
 
 
 class Status(StrEnum):
-    """The end of a case, as records have it.
-
-    Attributes:
-        meaning: One sentence for the docs.
-        advice: The remedy. `{kernel}` stands for the kernel's name. Empty without a remedy.
-        is_failure: Whether a run with such a case has failed.
+    """The end of a case, as records have it, with a sentence for the docs and a remedy in which `{kernel}` is the
+    kernel.
     """
 
     meaning: str
@@ -83,13 +79,7 @@ class Status(StrEnum):
         return "–" if self is Status.UNSUPPORTED else self.value.upper()
 
     def advise(self, kernel: str, message: str, form: str | None) -> str:
-        """The remedy for a case, or an empty text.
-
-        Args:
-            kernel: The kernel's name.
-            message: The message of the record.
-            form: The form of the offer that covers the problem.
-        """
+        """The remedy for a case with a message and the form of its offer, or an empty text."""
         if self is Status.OOM and form in _OUT_OF_MEMORY:
             return _OUT_OF_MEMORY[form]
         if self is Status.CRASHED and "SIGKILL" in message:
@@ -98,12 +88,7 @@ class Status(StrEnum):
 
 
 class CaseEndError(LongCAError):
-    """The code of a plugin has ended the case.
-
-    Args:
-        status: The status of the case.
-        message: The reason.
-    """
+    """The code of a plugin has ended the case, with a status and a reason."""
 
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message)
@@ -111,9 +96,5 @@ class CaseEndError(LongCAError):
 
 
 def failure(*, exhausted: bool) -> Status:
-    """The status of a case that an exception ended.
-
-    Args:
-        exhausted: Whether memory ran out.
-    """
+    """The status of a case that an exception ended, which may say that memory ran out."""
     return Status.OOM if exhausted else Status.ERROR

@@ -48,14 +48,10 @@ _PARTS = 0.2
 
 @dataclass(frozen=True)
 class Baseline:
-    """Errors and times of a kernel on one device.
+    """Errors and times of a kernel on one device. There are no findings if the kernel does not take the whole mask.
 
-    Attributes:
-        findings: The worst row of each tensor. Empty if the kernel does not take the whole mask.
-        seconds: Median time of one rank's share of the heads, while the other ranks wait. None if the heads do not
-            divide among the ranks.
-        abreast: Median time on the slowest rank when all ranks do this at once. None in the same case.
-        ranks_abreast: Each rank's own median of that. Empty in the same case.
+    `seconds` is the median time of one rank's share of the heads, while the other ranks wait, and `abreast` that on the
+    slowest rank when all do this at once. Both are None if the heads do not divide among the ranks.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -78,8 +74,7 @@ def single_gpu_baseline(
 ) -> Baseline:
     """Errors and times of the kernel without a strategy. They are measured once, and the shared inputs keep them.
 
-    Raises:
-        CaseEndError: The kernel is wrong on some rank, or ended this rank's worker.
+    A kernel that is wrong on some rank, or ended this rank's worker, is a CaseEndError.
     """
     key = case.kernel, case.direction
     if key not in shared.kept:

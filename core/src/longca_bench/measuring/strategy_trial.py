@@ -33,25 +33,14 @@ __all__ = ["StrategyTrial"]
 
 @dataclass(frozen=True)
 class _Word:
-    """The word of a rank to the others after a timed call.
-
-    Attributes:
-        findings: Its findings.
-        drawn: A number that it has drawn.
-    """
+    """The word of a rank to the others after a timed call: its findings, and a number that it has drawn."""
 
     findings: list[Finding]
     drawn: int
 
 
 class StrategyTrial:
-    """A strategy with a kernel, on this rank's tokens.
-
-    Attributes:
-        problem: The problem of all ranks together.
-        inputs: This rank's tensors. No other trial uses their memory.
-        fields: The fields of the record that planning gave.
-    """
+    """A strategy with a kernel, on this rank's tokens. The problem is that of all ranks together."""
 
     def __init__(
         self,
@@ -112,11 +101,7 @@ class StrategyTrial:
         return Verification(self._all(self._shard.check_counts(landing["lse"])))
 
     def change(self) -> None:
-        """Changes the inputs. The strategy's forward is run again before a backward, if it keeps tensors for it.
-
-        Raises:
-            WrongResultError: The forward's results break the contract on some rank.
-        """
+        """Changes the inputs. The strategy's forward is run again before a backward, if it keeps tensors for it."""
         shard = self._shard
         shard.draw(self._random)
         shard.write("q", "k", "v")
@@ -129,11 +114,7 @@ class StrategyTrial:
         shard.write("dout")  # after the forward, which has no use for it
 
     def sample(self) -> tuple[float, Results]:
-        """The seconds and the results of a timed call on changed inputs.
-
-        Raises:
-            WrongResultError: It was wrong on some rank.
-        """
+        """The seconds and the results of a timed call on changed inputs. It may raise WrongResultError."""
         direction = self.problem.direction
         # Before the change, on inputs whose results are known: a strategy may keep tensors of the forward after it.
         self._strategy.keep_busy(direction, self._tensors(direction), self._plan)
@@ -155,11 +136,7 @@ class StrategyTrial:
         return ran.reply.sample, ran.results
 
     def inspect(self, results: Results) -> None:
-        """Compares rows that are drawn after a timed call, checksums of heads that are not verified, and the inputs.
-
-        Raises:
-            WrongResultError: They are wrong on some rank.
-        """
+        """Compares rows that are drawn after a timed call, checksums of heads that are not verified, and the inputs."""
         self._raise(self._all([*self._shard.check_rows(results, self._random), *self._shard.changed_inputs()]))
 
     def peaks(self) -> tuple[int, ...]:

@@ -62,12 +62,7 @@ _Once = Callable[[], tuple[float, object]]
 
 @dataclass(frozen=True)
 class Timing:
-    """The times of a call.
-
-    Attributes:
-        ranks: Seconds of each timed call on each rank: [ranks][calls].
-        warm_up: Seconds of the calls before them, on the slowest rank.
-    """
+    """Seconds of each timed call on each rank, [ranks][calls], and of the warm-up before them on the slowest rank."""
 
     ranks: tuple[_Times, ...]
     warm_up: _Times
@@ -101,11 +96,8 @@ def take_samples(
 ) -> Timing:
     """Warms a call up and takes its samples, with all ranks of a world.
 
-    Args:
-        once: Makes the call once, and returns its seconds on this rank and its result.
-        world: The ranks.
-        budget: Seconds of samples after which no further call is made.
-        inspect: Gets the result of each call, of the warm-up too, outside the timed region.
+    `once` makes the call, and returns its seconds on this rank and its result. `inspect` gets each result, of the
+    warm-up too, outside the timed region. After the budget of seconds no further call is made.
     """
 
     def sample() -> tuple[float, object]:
@@ -118,14 +110,11 @@ def take_samples(
 
 
 def take_turns(parts: Mapping[str, _Once], world: World, budget: float) -> dict[str, Timing]:
-    """Warms several calls up and takes their samples by turns, with all ranks of a world.
+    """Warms several calls up and takes their samples by turns, with all ranks of a world. Every call has as many
+    samples.
 
-    Every call has as many samples. Drift of clocks and temperature meets all of them alike.
-
-    Args:
-        parts: The calls by name. Each makes the call once, and returns its seconds on this rank and its result.
-        world: The ranks.
-        budget: Seconds of samples of each call, on average, after which there is no further round.
+    Drift of clocks and temperature meets all of them alike. The budget is seconds of samples of each call, on average,
+    after which there is no further round.
     """
     warm_up = {name: _warmed_up(once, world) for name, once in parts.items()}
     rounds: dict[str, list[_Times]] = {name: [] for name in parts}
@@ -196,13 +185,11 @@ def _flush_buffer() -> torch.Tensor:
 
 
 def loading_calls(seconds: float, pace: float = 0.0) -> int:
-    """The calls of a kernel that come before a timed call on a CUDA device.
+    """The calls of a kernel that come before a timed call on a CUDA device, by the seconds of the last timed call, if
+    any.
 
-    A host that launches slower than the device computes makes fewer, which take it at most twice LOAD.
-
-    Args:
-        seconds: Seconds of the last timed call. 0 if there was none.
-        pace: Seconds of the host for each of the calls that came before the last timed call. 0 if there were none.
+    A host whose pace (seconds for each loading call) is slower than the device makes fewer, which take it at most twice
+    LOAD.
     """
     return math.ceil(LOAD / max(seconds, pace / 2)) if 0 < seconds < LONG else 0
 

@@ -36,11 +36,8 @@ _LOOK = 0.5  # seconds between two looks while a worker computes
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer of a worker, with this process's clock.
-
-    Attributes:
-        answer: The answer.
-        seconds: Seconds from the command until the worker said that the timed call had ended, or else answered.
+    """The answer of a worker, with this process's clock: seconds until it said that the timed call had ended, or
+    answered.
     """
 
     answer: Answer
@@ -53,16 +50,10 @@ class Reply:
 
 
 class Workers:
-    """The workers of this process on one device, by their distributions.
+    """The workers of this process on one device, by their distributions, and the memory that it shares with them.
 
-    Args:
-        device: The device that this process and its workers compute on.
-        memory: Bytes of address space that each worker may take, or None for no limit.
-        gpu: The one GPU that the workers see, as CUDA_VISIBLE_DEVICES names it, or None for the same as this process.
-
-    Attributes:
-        arena: The memory that this process shares with them.
-        deadline: When the case must have ended, by the monotonic clock. None without a deadline.
+    `memory` is the bytes of address space that each may take. `gpu` is the one GPU that they see, as
+    CUDA_VISIBLE_DEVICES names it. `deadline` is when the case must have ended, by the monotonic clock.
     """
 
     def __init__(self, device: torch.device, memory: int | None = None, gpu: str | None = None) -> None:
@@ -125,11 +116,9 @@ class Workers:
 class Worker:
     """One worker process, which is started at need.
 
-    Attributes:
-        age: Number of the process. It grows when a process is ended, so a plan knows whether its process is there.
-        is_changed: Whether a kernel changed the process's global state.
-        is_joined: Whether the process has joined the workers of other ranks.
-        look: Is called now and then while this process waits for an answer, and before an error is raised.
+    `age` grows when a process is ended, so a plan knows whether its process is there. `is_changed` says that a kernel
+    changed the process's global state, and `is_joined` that it has joined the workers of other ranks. `look` is called
+    now and then while this process waits for an answer, and before an error is raised.
     """
 
     def __init__(self, workers: Workers, distributions: frozenset[str]) -> None:
@@ -158,13 +147,8 @@ class Worker:
         self._receive()
 
     def load(self, kernel: str) -> dict[str, list[str]]:
-        """Makes it import a kernel and make its instance, unless it has.
-
-        Returns:
-            The names of the arguments of each of the kernel's methods. `**` stands for any others.
-
-        Raises:
-            CaseEndError: The kernel cannot be loaded, or its import changes global state.
+        """Makes it import a kernel and make its instance, unless it has. Returns the names of the arguments of each
+        method.
         """
         self._ready()
         if kernel not in self._loaded:
@@ -172,11 +156,7 @@ class Worker:
         return self._loaded[kernel]
 
     def imports(self, command: str, *arguments: object) -> Answer:
-        """Makes it import something.
-
-        Raises:
-            CaseEndError: The import fails, or changes global state.
-        """
+        """Makes it import something. An import that fails or changes global state is a CaseEndError."""
         answer = self.call(command, *arguments).answer
         if answer.changed:
             raise CaseEndError(Status.WRONG, f"the import changes global state: {', '.join(answer.changed)}")
@@ -197,8 +177,7 @@ class Worker:
     def call(self, command: str, *arguments: object) -> Reply:
         """Gives it a command, and waits for the answer.
 
-        Raises:
-            CaseEndError: The plugin raised, the worker died, its answer is no answer, or the deadline passed.
+        A plugin that raised, a lost worker, an answer that is none, and a deadline that passed are a CaseEndError.
         """
         if self._workers.arena.device.type == "cuda":
             torch.cuda.synchronize()  # what this process has written is there

@@ -51,11 +51,7 @@ def _serve(connection: Connection) -> None:
 
 
 class WorkerProcess:
-    """The state of a worker: its kernels, its plans and the shared memory that it has mapped.
-
-    Attributes:
-        number: Number of the command that is being done.
-    """
+    """The state of a worker: its kernels, its plans and the shared memory that it has mapped."""
 
     def __init__(self, connection: Connection, setup: WorkerSetup) -> None:
         self.number, self._pid = 0, os.getpid()
@@ -232,10 +228,8 @@ class WorkerProcess:
         return torch.cuda.max_memory_allocated() - before + window_bytes(), results
 
     def _land(self, named: dict[str, Any], landing: dict[str, Tensor]) -> float:
-        """Copies results to shared memory on the caller's stream.
-
-        Returns:
-            Seconds for which the device went on with other work afterwards. 0 on CPUs.
+        """Copies results to shared memory on the caller's stream. Returns the seconds for which the device went on
+        afterwards, or 0 on CPUs.
         """
         for name, there in landing.items():
             there.copy_(named[name])

@@ -23,13 +23,8 @@ BUDGET = 0.25
 class World:
     """The world of one device. It needs no process group, and talking costs no time.
 
-    `longca_bench.ranks.world.JobWorld` is the world of several ranks.
-
-    Attributes:
-        rank: The number of this rank.
-        size: Number of ranks.
-        device: The device of this rank.
-        batch: Timed calls after which ranks tell each other their times.
+    `longca_bench.ranks.world.JobWorld` is the world of several ranks. They tell each other their times after a batch of
+    timed calls.
     """
 
     rank, size, batch = 0, 1, 1
@@ -38,12 +33,7 @@ class World:
         self.device = device
 
     def everyone(self, value: _T, kind: Any = Any) -> list[_T]:
-        """Every rank's value, on every rank. It is also a barrier of the hosts.
-
-        Args:
-            value: This rank's value. Ranks send it as JSON.
-            kind: The value's type. `Any` leaves lists in place of tuples.
-        """
+        """Every rank's value, on every rank. It is also a barrier of the hosts. Values of a type travel as JSON."""
         return [value]
 
     def meet(self) -> None:
@@ -67,28 +57,14 @@ class World:
             torch.cuda.empty_cache()
 
     def all_to_all(self, sent: Tensor, sizes_out: list[int], sizes_in: list[int]) -> Tensor:
-        """Exchanges parts of flat tensors among ranks.
-
-        Args:
-            sent: The parts for each rank, in the order of ranks.
-            sizes_out: The size of the part for each rank.
-            sizes_in: The size of the part from each rank.
-
-        Returns:
-            The parts from each rank, in the order of ranks.
+        """Exchanges parts of flat tensors among ranks: the parts for each rank, then those from each, in the order of
+        ranks.
         """
         return sent
 
 
 class Phases:
-    """Tells each phase as it begins, and remembers it.
-
-    Args:
-        tell: Gets the name of each phase.
-
-    Attributes:
-        last: The last phase.
-    """
+    """Tells each phase as it begins, and remembers the last one."""
 
     def __init__(self, tell: Callable[[str], None] = lambda name: None) -> None:
         self.last = self._told = "start"
@@ -109,14 +85,7 @@ class Phases:
 
 @dataclass(frozen=True)
 class Instruments:
-    """The instruments of one rank.
-
-    Attributes:
-        world: The ranks that measure together.
-        workers: The workers that run kernels.
-        announce: Gets the name of each phase as it begins.
-        budget: Seconds of samples of each call.
-    """
+    """The instruments of one rank: ranks, workers, the phases, and the seconds of samples of each call."""
 
     world: World
     workers: Workers

@@ -1,7 +1,8 @@
 """The board: named values that the processes of a job leave for each other in the job's store.
 
-Assignments have numbers. For each, the leader posts the assignment, members post that their workers are ready, and then
-their results. After a failure the leader posts a stop to the members that have not answered.
+Assignments have numbers. The leader posts `assignment/N`, or None after the last one. Each member posts `ready/N/RANK`
+when its worker runs, and then `answer/N/RANK`. After a failure the leader posts `stop/N` to the members that have not
+answered. A member that goes posts `gone/RANK`.
 """
 
 from __future__ import annotations
@@ -27,19 +28,7 @@ from longca_bench.measuring.messages import Result, Setup, from_json, to_json
 from longca_bench.ranks.job import LOOPBACK
 from longca_bench.suites.tasks import Task
 
-__all__ = [
-    "Assignment",
-    "Board",
-    "BoardLostError",
-    "RankResult",
-    "answer",
-    "assignment",
-    "gone",
-    "open_store",
-    "ready",
-    "serve_store",
-    "stop",
-]
+__all__ = ["Assignment", "Board", "BoardLostError", "RankResult", "open_store", "serve_store"]
 
 _PAUSE = 0.02  # seconds between two looks
 #: Seconds in which all processes of a job must reach its store.
@@ -48,13 +37,7 @@ _JOIN = timedelta(seconds=300)
 
 @dataclass(frozen=True)
 class Assignment:
-    """The next task of all ranks.
-
-    Attributes:
-        setup: The setup of their workers, without a place.
-        world: Number of the world to do it in. A new number makes members start new workers.
-        task: The task.
-    """
+    """The next task of all ranks. A new number of the world makes members start new processes."""
 
     setup: Setup
     world: int
@@ -63,13 +46,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class RankResult:
-    """The result of a task on one rank.
-
-    Attributes:
-        result: The worker's result, or None if it was stopped for another rank's failure or for the deadline.
-        phase: The worker's last phase.
-        phases: Number of phases that it had begun.
-    """
+    """The result of a task on one rank, or None if it was stopped, with the last phase and the number of phases."""
 
     result: Result | None
     phase: str
@@ -81,9 +58,7 @@ class BoardLostError(LongCAError):
 
 
 class Board:
-    """Named values that every process of the job can read.
-
-    Values are JSON, because anyone who reaches the store can write one.
+    """Named values that every process of the job can read. They are JSON: anyone who reaches the store can write one.
 
     Raises:
         BoardLostError: From every method, if the process that opened the store has ended.
@@ -103,11 +78,7 @@ class Board:
             return bool(self._store.check([name]))
 
     def read(self, name: str, kind: Any) -> Any:
-        """The value of the name. Waits until there is one.
-
-        Raises:
-            LongCAError: The value has another type.
-        """
+        """The value of the name, which has a type. Waits until there is one. Another type is a LongCAError."""
         while not self.has(name):
             time.sleep(_PAUSE)
         with _connected():
@@ -132,38 +103,8 @@ def _connected() -> Iterator[None]:
         ) from lost
 
 
-def assignment(number: int) -> str:
-    """Name of an assignment, or of None after the last one."""
-    return f"assignment/{number}"
-
-
-def ready(number: int, rank: int) -> str:
-    """Name of the word that a rank's worker is running."""
-    return f"ready/{number}/{rank}"
-
-
-def answer(number: int, rank: int) -> str:
-    """Name of a rank's result."""
-    return f"answer/{number}/{rank}"
-
-
-def stop(number: int) -> str:
-    """Name of the stop for ranks that have not answered."""
-    return f"stop/{number}"
-
-
-def gone(rank: int) -> str:
-    """Name of the word that a rank has ended its worker and goes."""
-    return f"gone/{rank}"
-
-
 def serve_store(host: str, port: int = 0) -> TCPStore:
-    """Opens a job's store in this process. It ends with the object.
-
-    Args:
-        host: Host of the store. A store on LOOPBACK listens there alone, and any other one on all addresses.
-        port: Port of the store. 0 takes a free one.
-    """
+    """Opens a job's store, which ends with the object. On LOOPBACK it listens there alone. Port 0 is any free one."""
     fd = None
     if host == LOOPBACK:  # PyTorch's own socket would listen on all addresses
         listener = socket.create_server((host, port))

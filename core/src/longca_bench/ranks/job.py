@@ -1,4 +1,4 @@
-"""Jobs: this process's place among the processes that torchrun, or a launcher like it, has started."""
+"""Jobs: the ranks that this process starts, or its place among the processes that torchrun has started."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from longca.errors import RequestError
 from longca.processes import end_with_parent
 
-__all__ = ["LOOPBACK", "Job", "current_job"]
+__all__ = ["LOOPBACK", "Job", "current_job", "local_job"]
 
 #: The address of a job on one host. Other hosts cannot reach it.
 LOOPBACK = "127.0.0.1"
@@ -26,6 +26,7 @@ class Job:
         port: Port of the store.
         opens_store: Whether this process opens the store. Rank 0 does, unless the launcher has.
         on_one_host: Whether all ranks are on this host.
+        starts_all: Whether this process starts all ranks. torchrun starts one for each.
     """
 
     rank: int
@@ -35,16 +36,35 @@ class Job:
     port: int
     opens_store: bool
     on_one_host: bool = False
+    starts_all: bool = False
 
     def enter(self) -> None:
-        """Makes this process end with the process that started it.
-
-        On one host the ranks' sockets listen on the loopback address, unless the user has named an interface.
-        """
-        end_with_parent()
+        """Makes a process of torchrun end with it. On one host, sockets listen on the loopback address by default."""
+        if not self.starts_all:
+            end_with_parent()
         if self.on_one_host:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
             os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+
+    def variables(self, rank: int) -> dict[str, str]:
+        """The variables of the process of a rank, as torchrun sets them."""
+        if not self.starts_all:
+            return {}
+        numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self.size, "LOCAL_WORLD_SIZE": self.size}
+        return {name: str(each) for name, each in {**numbers, "MASTER_PORT": self.port}.items()} | {
+            "MASTER_ADDR": self.host,
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(self.threads)),
+        }
+
+    @property
+    def threads(self) -> int:
+        """The threads of a rank on a CPU, unless the user gives them: ranks share the cores equally."""
+        return max(1, len(os.sched_getaffinity(0)) // self.size)
+
+
+def local_job(ranks: int) -> Job:
+    """A job whose ranks this process starts, all of them on this machine."""
+    return Job(0, ranks, 0, LOOPBACK, 0, opens_store=True, on_one_host=True, starts_all=True)
 
 
 def current_job() -> Job | None:

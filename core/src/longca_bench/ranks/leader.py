@@ -6,28 +6,19 @@ and a process group with a rank that is out of step cannot be used again. The ne
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
+import torch
+
 from longca.errors import LongCAError
 from longca_bench.measuring.messages import COMPUTING, PUSHING, Result, Setup
 from longca_bench.measuring.status import Status
-from longca_bench.ranks.board import (
-    Assignment,
-    Board,
-    BoardLostError,
-    RankResult,
-    answer,
-    assignment,
-    gone,
-    open_store,
-    ready,
-    serve_store,
-    stop,
-)
+from longca_bench.ranks.board import Assignment, Board, BoardLostError, RankResult, open_store, serve_store
 from longca_bench.ranks.job import Job
 from longca_bench.ranks.member import Member
 from longca_bench.suites.tasks import Task
@@ -53,15 +44,9 @@ class Leader:
         self._answers: dict[int, RankResult] = {}
 
     def run(self, setup: Setup, task: Task, seconds: float) -> Result:
-        """Makes all ranks measure a case.
-
-        Args:
-            setup: The setup of every worker, without a place. It is the same each time.
-            task: The case.
-            seconds: The deadline. It starts when all workers are running.
-        """
+        """Makes all ranks measure a case. The deadline of some seconds starts when all workers are running."""
         self._answers = {}
-        self._board.post(assignment(self._number), Assignment(setup, self._world, task))
+        self._board.post(f"assignment/{self._number}", Assignment(setup, self._world, task))
         running = self._wait(self._all_ready, _START)
         done = running and self._wait(self._all_answered, seconds)
         results = [self._answers[rank].result for rank in range(self.size) if rank in self._answers]
@@ -77,10 +62,10 @@ class Leader:
     def dismiss(self) -> None:
         """Makes members end their workers and go, even in the middle of a case."""
         if len(self._answers) < self.size:
-            self._board.post(stop(self._number), True)
+            self._board.post(f"stop/{self._number}", True)
         for number in (self._number, self._number + 1):  # in the middle of a case, its answer comes first
-            self._board.post(assignment(number), None)
-        self._wait(lambda: all(self._board.has(gone(rank)) for rank in range(self.size)), _END)
+            self._board.post(f"assignment/{number}", None)
+        self._wait(lambda: all(self._board.has(f"gone/{rank}") for rank in range(self.size)), _END)
 
     @property
     def _failed(self) -> bool:
@@ -96,30 +81,25 @@ class Leader:
         return True
 
     def _all_ready(self) -> bool:
-        self._collect()
-        return self._failed or all(self._board.has(ready(self._number, rank)) for rank in range(self.size))
+        ranks = range(self.size)
+        return self._all_answered() or all(self._board.has(f"ready/{self._number}/{rank}") for rank in ranks)
 
     def _all_answered(self) -> bool:
-        self._collect()
-        return self._failed or len(self._answers) == self.size
+        return self._all_said() or self._failed
 
-    def _collect(self) -> None:
+    def _all_said(self) -> bool:
         for rank in range(self.size):
-            if rank not in self._answers and self._board.has(name := answer(self._number, rank)):
+            if rank not in self._answers and self._board.has(name := f"answer/{self._number}/{rank}"):
                 self._answers[rank] = self._board.read(name, RankResult)
+        return len(self._answers) == self.size
 
     def _stop(self, seconds: float) -> Result:
         """Ends the case on all ranks."""
-
-        def all_said() -> bool:
-            self._collect()
-            return len(self._answers) == self.size
-
         if self._failed:
-            self._wait(all_said, _GRACE)
+            self._wait(self._all_said, _GRACE)
         before = set(self._answers)
-        self._board.post(stop(self._number), True)
-        self._wait(all_said, _END)
+        self._board.post(f"stop/{self._number}", True)
+        self._wait(self._all_said, _END)
         # Workers do not end at the same moment. A complaint about a worker that is gone by now is no failure.
         answers = {rank: each if rank in before else replace(each, result=None) for rank, each in self._answers.items()}
         return blame(answers, self.size, seconds)
@@ -127,26 +107,35 @@ class Leader:
 
 @contextmanager
 def leading(job: Job) -> Iterator[Leader]:
-    """Leads a job from its rank 0, and supervises that rank's worker in a thread. At the end all members go."""
+    """Leads a job from its rank 0, and supervises the ranks that this process starts, each in a thread.
+
+    At the end all members go.
+    """
     job.enter()
     store = serve_store(job.host, job.port) if job.opens_store else None
-    board = Board(open_store(job.host, job.port))
-    member = Member(job, Board(open_store(job.host, job.port)))
+    if store is not None:
+        job = replace(job, port=store.port)
+    if job.starts_all and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(job.threads)  # as the ranks have, which the run's environment says
+    ranks = range(job.size) if job.starts_all else (job.rank,)
+    members = [Member(job, Board(open_store(job.host, job.port)), rank) for rank in ranks]
 
-    def beside() -> None:
+    def follow(member: Member) -> None:
         with suppress(LongCAError):  # of the board: the leader or another member meets it too, and reports it
             member.follow()
 
-    thread = threading.Thread(target=beside, daemon=True)
-    thread.start()
-    leader = Leader(job.size, board)
+    threads = [threading.Thread(target=follow, args=(member,), daemon=True) for member in members]
+    for thread in threads:
+        thread.start()
+    leader = Leader(job.size, Board(open_store(job.host, job.port)))
     try:
         yield leader
     finally:
         with suppress(BoardLostError):  # nobody is left to be dismissed
             leader.dismiss()
-        thread.join(_END)
-        member.end()
+        for thread, member in zip(threads, members, strict=True):
+            thread.join(_END)
+            member.end()
         del store  # nobody needs it any more
 
 
@@ -156,16 +145,11 @@ def _has_failed(answer: RankResult) -> bool:
 
 
 def blame(answers: Mapping[int, RankResult], size: int, seconds: float) -> Result:
-    """The result of a case that some rank did not end well.
+    """The result of a case that some rank did not end well, from the results of ranks in the order of their coming.
 
     A rank that dies closes its connections, and the ranks that wait for it raise. So a crashed rank is to blame before
     all others, and else the first rank that raised. If time ran out, the rank inside a kernel or a push is to blame, or
     else the rank with the fewest phases.
-
-    Args:
-        answers: The results of ranks, in the order in which they came.
-        size: Number of ranks.
-        seconds: The deadline.
     """
     failed = {rank: answer.result for rank, answer in answers.items() if answer.result and _has_failed(answer)}
     if not failed:

@@ -1,4 +1,4 @@
-"""Members: a process of a job that supervises the process of one rank, as the leader directs."""
+"""Members: the supervisor of the process of one rank, as the leader directs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from longca_bench.measuring.child_process import ChildProcess
 from longca_bench.measuring.messages import Place, Result, from_json
 from longca_bench.measuring.status import Status
-from longca_bench.ranks.board import Assignment, Board, RankResult, answer, assignment, gone, open_store, ready, stop
+from longca_bench.ranks.board import Assignment, Board, RankResult, open_store
 from longca_bench.ranks.job import Job
 
 __all__ = ["Member", "follow"]
@@ -19,25 +19,24 @@ _LISTEN = 0.05  # seconds between two looks for the leader's stop
 
 
 class Member:
-    """The supervisor of one rank."""
+    """The supervisor of one rank: that of the job, or a rank that the job's process starts."""
 
-    def __init__(self, job: Job, board: Board) -> None:
-        self._job, self._board = job, board
+    def __init__(self, job: Job, board: Board, rank: int | None = None) -> None:
+        self._job, self._board, self._rank = job, board, job.rank if rank is None else rank
         self._process: ChildProcess | None = None
-        self._world = -1
-        self._phase, self._phases = "", 0
+        self._world, self._phase, self._phases = -1, "", 0
 
     def follow(self) -> None:
         """Does one assignment after another until the last, and then ends the rank's process."""
-        number, rank = 0, self._job.rank
+        number = 0
         try:
-            while (told := self._board.read(assignment(number), Assignment | None)) is not None:
+            while (told := self._board.read(f"assignment/{number}", Assignment | None)) is not None:
                 result = self._do(number, told)
-                self._board.post(answer(number, rank), RankResult(result, self._phase, self._phases))
+                self._board.post(f"answer/{number}/{self._rank}", RankResult(result, self._phase, self._phases))
                 number += 1
         finally:
             self.end()
-            self._board.post(gone(rank), True)
+            self._board.post(f"gone/{self._rank}", True)
 
     def end(self) -> None:
         """Ends the rank's process and its worker, if they run."""
@@ -55,16 +54,17 @@ class Member:
         self._give(told.task)
         while isinstance(said := self._listen(number), str):
             if said == "load":  # its worker runs, and the time of the plugin's code begins
-                self._board.post(ready(number, self._job.rank), True)
+                self._board.post(f"ready/{number}/{self._rank}", True)
         return said
 
     def _start(self, told: Assignment) -> None:
         """Starts a process for a new world, after the end of the one before."""
         self.end()
-        job = self._job
-        place = Place(told.world, job.rank, job.size, job.local_rank, job.host, job.port)
-        self._process, self._world = ChildProcess(_MODULE, keeps_output=False), told.world
-        self._give(replace(told.setup, place=place))
+        job, rank = self._job, self._rank
+        local_rank = rank if job.starts_all else job.local_rank
+        self._process = ChildProcess(_MODULE, environment=job.variables(rank), keeps_output=False)
+        self._world = told.world
+        self._give(replace(told.setup, place=Place(told.world, rank, job.size, local_rank, job.host, job.port)))
 
     def _give(self, message: object) -> None:
         """Sends the process a message. If the process is gone, the next `_listen` says so."""
@@ -83,12 +83,12 @@ class Member:
                             self.end()
                         return said
                     self._phase, self._phases = said, self._phases + 1
-                    return self._phase
+                    return said
             except (EOFError, OSError):
                 how = process.how_it_ended()
                 self._process = None
                 return Result(Status.CRASHED, f"the process of the rank {how}", {}, is_last=True)
-            if self._board.has(stop(number)):
+            if self._board.has(f"stop/{number}"):
                 self.end()
         return None
 

@@ -1,8 +1,7 @@
 """The process of a rank, which draws inputs, computes references and compares, together with the other ranks.
 
-It is called as `python -P -m longca_bench.ranks.rank_process FD`, and talks over the file descriptor FD: first it gets
-its `Setup`, then one task at a time. For each it sends the phases that it begins, and then the result. Strategies and
-kernels run in its worker.
+It is called as `python -P -m longca_bench.ranks.rank_process FD`. It gets its `Setup`, and then one task at a time. For
+each it sends the phases that it begins, and then the result. Strategies and kernels run in its worker.
 """
 
 from __future__ import annotations

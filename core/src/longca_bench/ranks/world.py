@@ -32,17 +32,8 @@ LOOK = 0.5
 class JobWorld(World):
     """The default process group of torch.distributed: gloo on CPUs and NCCL on GPUs.
 
-    The ranks of a job are one group. Their workers are another one, which has a new number when workers are replaced.
-
-    Args:
-        device: The device of each rank. A CUDA device without a number gets that of the rank's place.
-        place: This rank's place, and the store in which ranks find each other.
-        workers: Number of the group of workers, or None for the ranks.
-
-    Attributes:
-        place: This rank's place.
-        groups: Number of groups of workers that these ranks have had.
-        look: Looks at the device's progress while the host waits for a timed call, or None.
+    The ranks of a job are one group (`workers` is None). Their workers are another one, which has a new number when
+    workers are replaced: `groups` counts them. `look` looks at the device's progress while the host waits for a call.
     """
 
     batch = 8

@@ -12,17 +12,7 @@ from torch.distributed import HashStore
 
 from longca_bench.measuring.messages import Result
 from longca_bench.measuring.status import Status
-from longca_bench.ranks.board import (
-    Board,
-    BoardLostError,
-    RankResult,
-    answer,
-    assignment,
-    gone,
-    open_store,
-    ready,
-    stop,
-)
+from longca_bench.ranks.board import Board, BoardLostError, RankResult, open_store
 from longca_bench.ranks.job import Job
 from longca_bench.ranks.leader import Leader, blame, leading
 from longca_bench.ranks.member import Member
@@ -47,16 +37,16 @@ class Members:
 
     def follow(self, rank, said):
         board, number = Board(self.store), 0
-        while (told := board.read(assignment(number), Any)) is not None:
+        while (told := board.read(f"assignment/{number}", Any)) is not None:
             self.worlds[rank].append(told["world"])
-            board.post(ready(number, rank), True)
+            board.post(f"ready/{number}/{rank}", True)
             result = said.pop(0)
-            while isinstance(result, Late) and not board.has(stop(number)):
+            while isinstance(result, Late) and not board.has(f"stop/{number}"):
                 time.sleep(0.01)
             result = result.result if isinstance(result, Late) else result
-            board.post(answer(number, rank), RankResult(result, "verify", 3))
+            board.post(f"answer/{number}/{rank}", RankResult(result, "verify", 3))
             number += 1
-        board.post(gone(rank), True)
+        board.post(f"gone/{rank}", True)
 
     def end(self):
         self.leader.dismiss()
