@@ -158,8 +158,8 @@ class Bench:
         self._announce("load")
         strategy.load()
         self._announce("plan")
-        plan = strategy.plan(problem)
-        return StrategyTrial(strategy, plan, task, self._shared(task, problem), self._instruments)
+        planned = strategy.plan(problem)
+        return StrategyTrial(strategy, problem, planned, task, self._shared(task, problem), self._instruments)
 
     def _shared(self, task: Task, problem: Problem) -> SharedInputs:
         """The inputs and the reference of a case."""

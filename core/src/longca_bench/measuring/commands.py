@@ -25,7 +25,6 @@ __all__ = [
     "Answer",
     "Call",
     "Mode",
-    "Part",
     "PlanFacts",
     "Returned",
     "Traffic",
@@ -69,13 +68,6 @@ class Mode(StrEnum):
     PEAK = "peak"
 
 
-class Part(StrEnum):
-    """A part of a strategy's call that can be repeated without the rest."""
-
-    COMPUTING = "computing"
-    COMMUNICATION = "communication"
-
-
 @dataclass(frozen=True)
 class Call:
     """A call of a kernel, or of a strategy with this rank's tensors, which come by their names in the contract's order.
@@ -84,13 +76,13 @@ class Call:
     `abreast`, `keeps` and `times` are as `RemoteKernel.run` and `RemoteStrategy.call` have them.
     """
 
-    plan: int
     direction: Direction
     mode: Mode
     tensors: dict[str, Where]
     landing: dict[str, Where]
     buffers: dict[str, Where] = field(default_factory=dict)
     kernel: str = ""
+    plan: int = 0
     abreast: bool = False
     keeps: bool = False
     times: int = 1

@@ -172,9 +172,7 @@ class RemoteKernel:
         shared = {name: self._shared(x) for name, x in (*tensors.items(), *given.items())}
         places = {name: self._worker.place(x) for name, x in {**shared, **landing}.items()}
         arguments, filled, landed = ({name: places[name] for name in part} for part in (tensors, given, landing))
-        call = Call(
-            plan.number, direction, mode, arguments, landed, filled, kernel=self.name, abreast=abreast, times=times
-        )
+        call = Call(direction, mode, arguments, landed, filled, self.name, plan.number, abreast=abreast, times=times)
         reply = self._worker.call("call", call)
         for name, x in (*tensors.items(), *given.items()):
             if shared[name] is not x and not same_bits(shared[name], x):

@@ -8,47 +8,28 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from itertools import count
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from longca.manifests import Direction, Problem
 from longca_bench.measuring.arena import shared_file
-from longca_bench.measuring.commands import WHOLE, Call, Mode, Part, Traffic
+from longca_bench.measuring.commands import WHOLE, Call, Mode, Traffic
+from longca_bench.measuring.rank_worker import Marks
 from longca_bench.measuring.remote_kernel import Ran, RemoteKernel, plan_facts, results_of, said_seconds
 from longca_bench.measuring.results import ContractError
 from longca_bench.measuring.status import CaseEndError, Status
 from longca_bench.measuring.timing import loading_calls
-from longca_bench.measuring.watched_kernel import Marks
 from longca_bench.measuring.worker import Reply
 from longca_bench.measuring.world import Instruments, World
 from longca_bench.ranks.world import JobWorld
 from longca_bench.suites.tasks import Sharing, Task
 
-__all__ = ["RemoteStrategy", "StrategyFacts", "agreed"]
+__all__ = ["RemoteStrategy", "agreed"]
 
 _T = TypeVar("_T")
-_numbers = count(1)
 #: Times its own seconds that a call may take by the rank's clock, to be believed when loading calls are counted.
 _BELIEVED = 4
-
-
-@dataclass(frozen=True)
-class StrategyFacts:
-    """A plan that the workers of all ranks keep, with the times of the slowest rank and the bytes of the rank with the
-    most.
-
-    `moved_by` has the transport of each axis, such as `ring=copy_engine`. Ranks with other transports follow a bar.
-    """
-
-    problem: Problem
-    number: int
-    layout_seconds: float
-    plan_seconds: float
-    metadata_bytes: int
-    moved_by: str
 
 
 class RemoteStrategy:
@@ -61,16 +42,22 @@ class RemoteStrategy:
         assert task.sharing is not None, "ranks share a case"
         self._world, self._task, self._parallel = world, task, parallel
         self.sharing: Sharing = task.sharing
-        self._workers, self._announce = instruments.workers, instruments.announce
-        self._worker = self._workers.of(task.distributions)
-        self.kernel = RemoteKernel(self._workers, task.case.kernel, task.distributions)
+        self._announce, self._worker = instruments.announce, instruments.workers.of(task.distributions)
+        self.kernel = RemoteKernel(instruments.workers, task.case.kernel, task.distributions)
         self._last = self._pace = 0.0
 
     def start(self) -> None:
         """Starts the worker, which joins those of the other ranks. All ranks replace one that a rank must replace."""
-        if any(self._world.everyone(self._worker.is_changed or not self._worker.is_joined)):
-            self._worker.end()
-            self._join()
+        world, worker = self._world, self._worker
+        if not any(world.everyone(worker.is_changed or not worker.is_joined)):
+            return
+        worker.end()
+        world.groups += 1
+        fd = shared_file("longca-marks", mmap.PAGESIZE)
+        marks = Marks(fd)
+        worker.call("join", world.place, world.groups, fd)
+        os.close(fd)
+        worker.is_joined, worker.look = True, lambda: self._announce.inside(marks.read())
 
     def load(self) -> None:
         """Imports the strategy and its kernel in the worker. A failure, or changed global state, is a CaseEndError."""
@@ -81,10 +68,14 @@ class RemoteStrategy:
 
         agreed(self._world, imported, lambda: self._announce("loaded"))
 
-    def plan(self, problem: Problem) -> StrategyFacts:
-        """Plans a problem in the workers of all ranks. A plan that cannot be made, or is none, is a CaseEndError."""
-        number, parallel, task = next(_numbers), self._parallel, self._task
-        about = number, task.case.kernel, parallel.strategy, parallel.mesh, task.placed or "", parallel.transport
+    def plan(self, problem: Problem) -> dict[str, Any]:
+        """Plans a problem in the workers of all ranks, which keep the latest plan. Returns fields of the record.
+
+        Times are those of the slowest rank, and bytes those of the rank with the most. A plan that cannot be made, or
+        is none, is a CaseEndError.
+        """
+        parallel, task = self._parallel, self._task
+        about = task.case.kernel, parallel.strategy, parallel.mesh, task.placed or "", parallel.transport
 
         def made() -> tuple[tuple[float, float, int], str]:
             reply = self._worker.call("plan_strategy", *about, problem, self.sharing.layout)
@@ -94,15 +85,14 @@ class RemoteStrategy:
 
         mine = agreed(self._world, made, lambda: self._announce("planned"))
         numbers, moved_by = zip(*self._world.everyone(mine), strict=True)
-        layout_seconds, plan_seconds, nbytes = (max(each) for each in zip(*numbers, strict=True))
-        moved = "|".join(dict.fromkeys(moved_by))
-        return StrategyFacts(problem, number, layout_seconds, plan_seconds, nbytes, moved)
+        most = (max(each) for each in zip(*numbers, strict=True))
+        fields = dict(zip(("layout_seconds", "plan_seconds", "metadata_bytes"), most, strict=True))
+        return {**fields, "moved_by": "|".join(dict.fromkeys(moved_by))}
 
     def call(
         self,
         direction: Direction,
         tensors: Mapping[str, Tensor],
-        plan: StrategyFacts,
         landing: Mapping[str, Tensor],
         *,
         mode: Mode = Mode.PLAIN,
@@ -113,14 +103,14 @@ class RemoteStrategy:
         Arguments come by their names in the contract's order, and results land in shared tensors. A forward that keeps
         may leave tensors for the backward. It raises what `RemoteKernel.run` raises.
         """
-        reply = self._worker.call("call_strategy", self._call(direction, tensors, plan, landing, mode, keeps))
+        reply = self._worker.call("call_strategy", self._call(direction, tensors, landing, mode, keeps=keeps))
         if mode is Mode.TIMED:
             self._last = _at_least(reply)
         return Ran(results_of(direction, reply.answer, {}, landing, "strategy"), reply)
 
-    def keep_busy(self, direction: Direction, tensors: Mapping[str, Tensor], plan: StrategyFacts) -> None:
+    def keep_busy(self, direction: Direction, tensors: Mapping[str, Tensor]) -> None:
         """Makes calls that load CUDA devices, before a timed call on other inputs. All ranks do so together."""
-        self._load(lambda times: ("call_strategy", self._call(direction, tensors, plan, {}, Mode.LOAD, False, times)))
+        self._load(lambda times: ("call_strategy", self._call(direction, tensors, {}, Mode.LOAD, times=times)))
 
     def _load(self, command: Callable[[int], tuple[str, *tuple[object, ...]]]) -> None:
         """Makes as many calls in a row as load CUDA devices, the same number on all ranks, by the command for them."""
@@ -130,12 +120,9 @@ class RemoteStrategy:
         if times := loading_calls(last, pace):
             self._pace = self._worker.call(*command(times)).seconds / times
 
-    def record(
-        self, part: Part, direction: Direction, tensors: Mapping[str, Tensor], plan: StrategyFacts
-    ) -> dict[str, Traffic]:
-        """Makes the worker note a part of a call with this rank's arguments, and returns the call's collectives."""
-        call = self._call(direction, tensors, plan, {}, Mode.PLAIN, False)
-        answer = self._worker.call("record", call, part).answer
+    def record(self, direction: Direction, tensors: Mapping[str, Tensor]) -> dict[str, Traffic]:
+        """Makes the worker note the parts of a call with this rank's arguments, and returns its collectives."""
+        answer = self._worker.call("record", self._call(direction, tensors, {}, Mode.PLAIN)).answer
         return {str(kind): traffic for kind, traffic in answer.traffic.items()}
 
     def repeat(self, what: str) -> tuple[float, None]:
@@ -151,27 +138,10 @@ class RemoteStrategy:
         return min(reply.sample, reply.seconds), None
 
     def _call(
-        self,
-        direction: Direction,
-        tensors: Mapping[str, Tensor],
-        plan: StrategyFacts,
-        landing: Mapping[str, Tensor],
-        mode: Mode,
-        keeps: bool,
-        times: int = 1,
+        self, direction: Direction, tensors: Mapping[str, Tensor], landing: Mapping[str, Tensor], mode: Mode, **how: Any
     ) -> Call:
         there, back = ({name: self._worker.place(x) for name, x in each.items()} for each in (tensors, landing))
-        return Call(plan.number, direction, mode, there, back, keeps=keeps, times=times)
-
-    def _join(self) -> None:
-        """Joins the workers of all ranks."""
-        world, worker = self._world, self._worker
-        world.groups += 1
-        fd = shared_file("longca-marks", mmap.PAGESIZE)
-        marks = Marks(fd)
-        worker.call("join", world.place, world.groups, fd)
-        os.close(fd)
-        worker.is_joined, worker.look = True, lambda: self._announce.inside(marks.read())
+        return Call(direction, mode, there, back, **how)
 
 
 def _at_least(reply: Reply) -> float:
@@ -180,8 +150,7 @@ def _at_least(reply: Reply) -> float:
 
 
 def agreed(world: World, call: Callable[[], _T], announce: Callable[[], None] = lambda: None) -> _T:
-    """The result of a call that all ranks make. A call that is wrong on one rank is wrong on all of them, by
-    CaseEndError.
+    """The result of a call that all ranks make. A call that is wrong on one rank is a CaseEndError on all of them.
 
     `announce` is called when this rank has made its call, and waits for the others.
     """

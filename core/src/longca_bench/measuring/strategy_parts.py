@@ -16,21 +16,20 @@ from torch import Tensor
 from longca.kernels.base import Kernel
 from longca.manifests import Direction, Problem
 from longca_bench.measuring.arena import Arena
-from longca_bench.measuring.commands import ALL, COMPUTE, WHOLE, Mode, Part, Traffic
+from longca_bench.measuring.commands import ALL, COMPUTE, WHOLE, Mode, Traffic
 from longca_bench.measuring.messages import COMPUTING
 from longca_bench.measuring.remote_kernel import RemoteKernel, arguments_of
 from longca_bench.measuring.remote_strategy import RemoteStrategy, agreed
-from longca_bench.measuring.results import NAMES, ContractError
+from longca_bench.measuring.results import ContractError
 from longca_bench.measuring.shares import Share, SharedInputs, worst
 from longca_bench.measuring.statistics import Interval, median_interval
 from longca_bench.measuring.timing import Timing, loading_calls, take_samples, take_turns
 from longca_bench.measuring.world import Instruments, World
 from longca_bench.suites.case import Case
 from longca_bench.verification.change import Change
-from longca_bench.verification.findings import INCOMPLETE, Finding, is_complete, wrong
+from longca_bench.verification.findings import INCOMPLETE, Finding, is_complete
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.reference import Reference
-from longca_bench.verification.rows import Checksums
 from longca_bench.verification.verify import Means, check_backward, check_forward
 
 __all__ = [
@@ -89,14 +88,14 @@ def _measured_baseline(
     world, announce, budget = instruments.world, instruments.announce, instruments.budget
     if not strategy.sharing.takes_whole:
         return Baseline()
-    rough_lse, share = strategy.sharing.rough_alone, shared.shares[world.rank]
+    share = shared.shares[world.rank]
 
     def verified() -> list[Finding]:
         """The findings on this rank's heads."""
         if shared.expected is None:
             return []
         about = strategy.kernel, share.problem(problem), shared.mine, shared.expected
-        return [share.named(each) for each in verify_baseline(*about, rough_lse=rough_lse)]
+        return [share.named(each) for each in verify_baseline(*about, rough_lse=strategy.sharing.rough_alone)]
 
     announce(f"{COMPUTING} alone")
     found = agreed(world, verified, lambda: announce("alone"))
@@ -105,7 +104,7 @@ def _measured_baseline(
     if part is None:
         return Baseline(findings)
     about = strategy.kernel, part.problem(problem), part.inputs(shared.inputs), instruments.workers.arena
-    calls = agreed(world, lambda: _BaselineCalls(*about, rough_lse=rough_lse))
+    calls = agreed(world, lambda: _BaselineCalls(*about))
     seconds = None
     if world.rank == 0:  # the other ranks wait, so it has the machine to itself
         announce(f"{COMPUTING} alone")
@@ -145,40 +144,31 @@ def equal_share(problem: Problem, ranks: int) -> Share | None:
 
 
 class _BaselineCalls:
-    """Calls of a kernel in the problem's direction. Inputs change between calls, and results must change with them."""
+    """Timed calls of a verified kernel in the problem's direction. Inputs change between calls."""
 
-    def __init__(
-        self, kernel: RemoteKernel, problem: Problem, inputs: Inputs, arena: Arena, *, rough_lse: bool
-    ) -> None:
+    def __init__(self, kernel: RemoteKernel, problem: Problem, inputs: Inputs, arena: Arena) -> None:
         self.fault, self._last = "", 0.0
         self._kernel, self._problem, self._given = kernel, problem, inputs
         self._mine = Inputs(*(arena.like(x) for x in (inputs.q, inputs.k, inputs.v, inputs.dout)))
-        self._plan, self._checksums = kernel.plan(problem), Checksums(inputs.q.dtype, rough_lse=rough_lse)
-        self._change = Change.first(problem)
+        self._plan, self._change = kernel.plan(problem), Change.first(problem)
         self._change.apply(inputs, self._mine)
-        first = kernel.run(Direction.FORWARD, arguments_of(Direction.FORWARD, self._mine, {}), self._plan).results
-        self._forward = first
-        self._verified = {name: self._change.undo(name, result) for name, result in first.items()}
-        if problem.direction == "backward":
-            first = kernel.run(problem.direction, self._tensors(), self._plan).results
-        for name, result in first.items():
-            self._checksums.keep(name, self._change.undo(name, result))
+        tensors = arguments_of(Direction.FORWARD, self._mine, {})
+        self._forward = kernel.run(Direction.FORWARD, tensors, self._plan).results
+        self._verified = {name: self._change.undo(name, result) for name, result in self._forward.items()}
 
     def sample(self, *, abreast: bool = False) -> tuple[float, None]:
-        """The seconds of a call, whose results are checked. Calls of all ranks begin together if they are `abreast`."""
+        """The seconds of a call. Calls of all ranks begin together if they are `abreast`."""
+        direction, times = self._problem.direction, loading_calls(self._last)
         try:
-            self._load()
+            if times and self._mine.q.device.type == "cuda":  # before the change, as for a strategy
+                self._kernel.run(direction, self._tensors(), self._plan, mode=Mode.LOAD, times=times)
             self._change = Change.draw(self._problem, self._change)
             self._change.apply(self._given, self._mine)
-            if self._problem.direction == "backward":
-                for name in NAMES[Direction.FORWARD]:
-                    self._change.write(name, self._verified[name], self._forward[name])
-            about = self._problem.direction, self._tensors(), self._plan
-            ran = self._kernel.run(*about, mode=Mode.TIMED, abreast=abreast)
-            found = self._checksums.check(ran.results, self._change)
+            for name, verified in self._verified.items():
+                self._change.write(name, verified, self._forward[name])
+            ran = self._kernel.run(direction, self._tensors(), self._plan, mode=Mode.TIMED, abreast=abreast)
             if not all(is_complete(name, result) for name, result in ran.results.items() if name != "lse"):
-                found = [wrong("a result", INCOMPLETE)]
-            self.fault = self.fault or "".join(map(str, found[:1]))
+                self.fault = self.fault or f"a result: {INCOMPLETE}"
         except ContractError as error:
             self.fault = self.fault or str(error)
             return 0.0, None
@@ -190,29 +180,18 @@ class _BaselineCalls:
         if self.fault:
             raise ContractError({"the kernel alone": self.fault})
 
-    def _load(self) -> None:
-        """Keeps a CUDA device as busy as calls in a row do. The inputs change only afterwards, as for a strategy."""
-        times = loading_calls(self._last)
-        if times and self._mine.q.device.type == "cuda":
-            self._kernel.run(self._problem.direction, self._tensors(), self._plan, mode=Mode.LOAD, times=times)
-
     def _tensors(self) -> dict[str, Tensor]:
         return arguments_of(self._problem.direction, self._mine, self._forward)
 
 
 def computing_and_communication(
-    strategy: RemoteStrategy, record: Callable[[Part], dict[str, Traffic]], instruments: Instruments
+    strategy: RemoteStrategy, traffic: Mapping[str, Traffic], instruments: Instruments
 ) -> dict[str, Any]:
-    """The fields of the record about computing and communication.
+    """The fields of the record about computing and communication, of a call whose parts the worker has noted.
 
-    The whole call, its computing and its communication take turns, so that all of them meet the same clocks. `record`
-    makes the strategy's worker note a part of a call, and returns the collectives.
+    The whole call, its computing and its communication take turns, so that all of them meet the same clocks.
     """
-    world, announce, budget = instruments.world, instruments.announce, _PARTS * instruments.budget
-    announce("compute")
-    record(Part.COMPUTING)
-    announce("communication")
-    traffic = record(Part.COMMUNICATION)
+    world, budget = instruments.world, _PARTS * instruments.budget
     sent = world.everyone({kind: each.sent for kind, each in traffic.items()})
     kinds = sorted({kind for each in sent for kind in each})
     names = (WHOLE, COMPUTE, *([ALL] if kinds else ()))

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from longca.manifests import Direction
+from longca.manifests import Direction, Problem
 from longca.manifests.step_cuts import imbalance
 from longca_bench.measuring.clocks import Clocks
 from longca_bench.measuring.commands import Mode
 from longca_bench.measuring.kernel_trial import WrongResultError
 from longca_bench.measuring.remote_kernel import Ran, arguments_of
-from longca_bench.measuring.remote_strategy import RemoteStrategy, StrategyFacts
+from longca_bench.measuring.remote_strategy import RemoteStrategy
 from longca_bench.measuring.results import ContractError
 from longca_bench.measuring.shards import Results, Shard
 from longca_bench.measuring.shares import SharedInputs, worst
@@ -45,19 +45,20 @@ class StrategyTrial:
     def __init__(
         self,
         strategy: RemoteStrategy,
-        plan: StrategyFacts,
+        problem: Problem,
+        planned: dict[str, Any],
         task: Task,
         shared: SharedInputs,
         instruments: Instruments,
     ) -> None:
         world, arena, sharing = instruments.world, instruments.workers.arena, strategy.sharing
         self._random = Random(repr(world.everyone(_drawn())))
-        self._shard = Shard(plan.problem, sharing, shared, world, arena, task.rough_lse)
+        self._shard = Shard(problem, sharing, shared, world, arena, task.rough_lse)
         self._shard.draw(self._random)  # after the plan, so no plan knows any call's inputs
         self._shard.write("q", "k", "v", "dout")
-        self.problem, self.inputs = plan.problem, self._shard.inputs
+        self.problem, self.inputs = problem, self._shard.inputs
         self._world, self._instruments = world, instruments
-        self._strategy, self._plan, self._task, self._shared = strategy, plan, task, shared
+        self._strategy, self._task, self._shared = strategy, task, shared
         self._forward: Results = {}
         self._verified: Results = {}
         self._landing: Results = {}
@@ -66,12 +67,9 @@ class StrategyTrial:
         self.fields = {
             "form": task.form,
             "placed": task.placed,
-            "area_imbalance": imbalance(plan.problem, sharing.layout),
-            "layout_seconds": plan.layout_seconds,
-            "moved_by": plan.moved_by,
-            "plan_seconds": plan.plan_seconds,
-            "metadata_bytes": plan.metadata_bytes,
+            "area_imbalance": imbalance(problem, sharing.layout),
             "verified_kv_heads": shared.verified_kv_heads,
+            **planned,
         }
 
     def verify(self) -> Verification:
@@ -95,7 +93,7 @@ class StrategyTrial:
         """Verifies the counts of visible keys."""
         tensors = self._tensors(Direction.FORWARD) | {"q": self._instruments.workers.arena.like(self.inputs.q, 0.0)}
         landing = self._shard.landing(Direction.FORWARD)
-        _, breaches = self._called(lambda: self._strategy.call(Direction.FORWARD, tensors, self._plan, landing))
+        _, breaches = self._called(lambda: self._strategy.call(Direction.FORWARD, tensors, landing))
         if found := self._all(breaches):
             return Verification(found)
         return Verification(self._all(self._shard.check_counts(landing["lse"])))
@@ -117,7 +115,7 @@ class StrategyTrial:
         """The seconds and the results of a timed call on changed inputs. It may raise WrongResultError."""
         direction = self.problem.direction
         # Before the change, on inputs whose results are known: a strategy may keep tensors of the forward after it.
-        self._strategy.keep_busy(direction, self._tensors(direction), self._plan)
+        self._strategy.keep_busy(direction, self._tensors(direction))
         self.change()
         self._landing = self._landing or self._shard.landing(direction)
         for there in self._landing.values():
@@ -160,12 +158,10 @@ class StrategyTrial:
 
     def after_timing(self, timing: Timing, peaks: tuple[int, ...]) -> dict[str, Any]:
         """Each rank's times and memory, the clocks, and the times of computing and of communication."""
+        self._instruments.announce("parts")
         direction = self.problem.direction
-        apart = computing_and_communication(
-            self._strategy,
-            lambda part: self._strategy.record(part, direction, self._tensors(direction), self._plan),
-            self._instruments,
-        )
+        traffic = self._strategy.record(direction, self._tensors(direction))
+        apart = computing_and_communication(self._strategy, traffic, self._instruments)
         clocks = max(self._world.everyone(self._clocks.fields()), key=lambda each: each["distance"] - each["allowed"])
         return {"rank_samples": timing.ranks, "rank_peak_bytes": peaks, "clocks": clocks, **apart}
 
@@ -186,8 +182,7 @@ class StrategyTrial:
         return Verification(self._all(self._shard.check(landing)))
 
     def _call(self, direction: Direction, landing: Results, mode: Mode = Mode.PLAIN, keeps: bool = False) -> Ran:
-        about = direction, self._tensors(direction), self._plan, landing
-        return self._strategy.call(*about, mode=mode, keeps=keeps)
+        return self._strategy.call(direction, self._tensors(direction), landing, mode=mode, keeps=keeps)
 
     def _tensors(self, direction: Direction) -> Results:
         return arguments_of(direction, self.inputs, self._forward)

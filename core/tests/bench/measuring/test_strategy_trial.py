@@ -12,7 +12,6 @@ from longca_bench.measuring.arena import Arena
 from longca_bench.measuring.commands import Answer
 from longca_bench.measuring.kernel_trial import WrongResultError
 from longca_bench.measuring.remote_kernel import Ran
-from longca_bench.measuring.remote_strategy import StrategyFacts
 from longca_bench.measuring.results import ContractError
 from longca_bench.measuring.shares import SharedInputs, shares_of_all
 from longca_bench.measuring.strategy_trial import StrategyTrial
@@ -35,10 +34,10 @@ class Here:
         self.kernel, self.plan, self.spoil, self.calls, self.keeps = Naive(), made.plan, spoil, [], keeps
         self.kept, self.loaded, self.timed, self.seconds = None, [], [], 1e-3
 
-    def keep_busy(self, direction, tensors, plan):
+    def keep_busy(self, direction, tensors):
         self.loaded.append([x.clone() for x in tensors.values()])
 
-    def call(self, direction, tensors, plan, landing, *, mode="plain", keeps=False):
+    def call(self, direction, tensors, landing, *, mode="plain", keeps=False):
         self.calls.append((str(direction), str(mode)))
         given = [x.clone() for x in tensors.values()]
         if mode == "timed":
@@ -58,7 +57,8 @@ class Here:
 def trial(made, strategy, rough_lse=False):
     return StrategyTrial(
         strategy,
-        StrategyFacts(made.problem, 1, 0.0, 0.0, 0, "ring=collectives"),
+        made.problem,
+        {"plan_seconds": 0.0},
         Task(None, "row_intervals", "contiguous", rough_lse),
         SharedInputs(made.inputs, shares_of_all(made.problem, 1), made.inputs, made.expected),
         Instruments(World(torch.device("cpu")), SimpleNamespace(arena=Arena(torch.device("cpu")))),

@@ -3,7 +3,7 @@ import os
 import pytest
 import torch
 
-from longca_bench.measuring.watched_kernel import Marks, WatchedKernel
+from longca_bench.measuring.rank_worker import Marks, WatchedKernel
 from longca_builtin.naive import Naive
 
 
