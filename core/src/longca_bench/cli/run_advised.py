@@ -45,51 +45,30 @@ def advised(
 ) -> tuple[Suite, list[Outcome]]:
     """The suite that measures a suite's recommended choices, and their predictions.
 
-    A resumed run keeps its original predictions.
-
-    Args:
-        options: The options of the command.
-        suite: The suite that was made of a mask pattern.
-        where: The device.
-        registry: The registry of kernels and strategies.
-        ranks: Ranks of the job, or None without a job.
-
-    Raises:
-        RequestError: Nothing can be measured here, or the run to resume has other choices.
+    A resumed run keeps its original predictions. Other choices than before, or none that can be measured, are a
+    RequestError.
     """
-    from longca_bench.measuring.advised import advise, problems, suite_of_choices
-
-    assert options.recommended is not None
-    outcomes = _earlier(options, suite, where, registry, ranks)
-    if outcomes is None:
-        most = options.recommended
-        outcomes = [advise(problem, where, registry, most=most, ranks=ranks) for problem in problems(suite)]
-    return suite_of_choices(suite, outcomes), outcomes
-
-
-def _earlier(
-    options: RunOptions, suite: Suite, where: Device, registry: Registry, ranks: int | None
-) -> list[Outcome] | None:
-    """The predictions of the resumed run, or None if it has none."""
     from longca.errors import RequestError
-    from longca_bench.measuring.advised import problems, with_cases
+    from longca_bench.measuring.advised import advise, problems, suite_of_choices, with_cases
     from longca_bench.measuring.outcome import Outcome
 
-    file = _file(options.out) if options.out is not None and options.resume else None
-    if file is None or not file.exists():
-        return None
+    assert options.recommended is not None
+    asked, file = list(problems(suite)), None if options.out is None else _file(options.out)
+    if file is None or not options.resume or not file.exists():
+        most = options.recommended
+        outcomes = [advise(problem, where, registry, most=most, ranks=ranks) for problem in asked]
+        return suite_of_choices(suite, outcomes), outcomes
     try:
-        said = [Outcome.model_validate(one) for one in json.loads(file.read_bytes())]
+        outcomes = [Outcome.model_validate(one) for one in json.loads(file.read_bytes())]
     except (ValueError, TypeError, OSError) as error:
         raise RequestError(f"cannot resume: {file}: {error}. Start another run with --out") from None
-    asked = list(problems(suite))
-    same = len(said) == len(asked) and all(one.asked == options.recommended for one in said)
-    pairs = zip(asked, said, strict=same)
+    same = len(outcomes) == len(asked) and all(one.asked == options.recommended for one in outcomes)
+    pairs = zip(asked, outcomes, strict=same)
     if not same or any(with_cases(problem, one, where, registry, ranks) != one for problem, one in pairs):
         raise RequestError(
             f"cannot resume: {file} is of another problem, device or number of choices. Start another run with --out"
         )
-    return said
+    return suite_of_choices(suite, outcomes), outcomes
 
 
 def _file(folder: Path) -> Path:
@@ -97,28 +76,17 @@ def _file(folder: Path) -> Path:
 
 
 def write_outcomes(folder: Path, outcomes: Sequence[Outcome]) -> None:
-    """Writes outcomes to a run's folder.
-
-    Raises:
-        RecordError: The file could not be written.
-    """
+    """Writes outcomes to a run's folder. A folder without room is a RecordError."""
     from longca.errors import RecordError
 
-    text = json.dumps([outcome.as_json() for outcome in outcomes], indent=2) + "\n"
     try:
-        _file(folder).write_text(text, "utf-8")
+        _file(folder).write_text(json.dumps(_as_json(outcomes), indent=2) + "\n", "utf-8")
     except OSError as error:
         raise RecordError(f"cannot write to {_file(folder)}: {error.strerror}. Make room there") from None
 
 
 def measured_outcomes(folder: Path, outcomes: Sequence[Outcome], records: Sequence[Record]) -> list[Outcome]:
-    """Outcomes with their measurements, which are also written to the run's folder.
-
-    Args:
-        folder: The run's folder.
-        outcomes: The predicted outcomes.
-        records: The run's records.
-    """
+    """Outcomes with the measurements of records, which are also written to the run's folder."""
     by_case = {record.case: record for record in records}
     measured = [outcome.with_records(by_case) for outcome in outcomes]
     write_outcomes(folder, measured)
@@ -126,16 +94,15 @@ def measured_outcomes(folder: Path, outcomes: Sequence[Outcome], records: Sequen
 
 
 def print_advised(outcomes: Sequence[Outcome], *, as_json: bool) -> None:
-    """Prints outcomes, before or after their measurement.
-
-    Args:
-        outcomes: The outcomes.
-        as_json: Whether to print JSON.
-    """
+    """Prints outcomes, before or after their measurement."""
     from longca_bench.reports.outcome import print_outcomes
     from longca_bench.reports.text import console
 
     if as_json:
-        print_json([outcome.as_json() for outcome in outcomes])
+        print_json(_as_json(outcomes))
     else:
         print_outcomes(console(), outcomes)
+
+
+def _as_json(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    return [outcome.model_dump(mode="json") for outcome in outcomes]

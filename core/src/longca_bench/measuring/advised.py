@@ -12,7 +12,6 @@ from longca.manifests.pairs import singles
 from longca.manifests.verdict import paragraph
 from longca_advice.recommend import recommend
 from longca_bench.measuring.outcome import MeasuredChoice, Outcome
-from longca_bench.suites.case import Case
 from longca_bench.suites.cases import expand
 from longca_bench.suites.suite import Suite, Sweep
 
@@ -25,10 +24,8 @@ __all__ = ["advise", "problems", "suite_of_choices", "with_cases"]
 
 
 def problems(suite: Suite) -> Iterator[Sweep]:
-    """The problems of a suite. Each is a sweep with one mask, one shape and one data type.
-
-    Args:
-        suite: The suite. Its sweeps have lengths for all ranks together.
+    """The problems of a suite, whose lengths are for all ranks together. Each is a sweep with one mask, shape and data
+    type.
     """
     for sweep in suite.sweep:
         for pattern in sweep.patterns:
@@ -40,24 +37,22 @@ def problems(suite: Suite) -> Iterator[Sweep]:
 
 
 def advise(problem: Sweep, device: Device, registry: Registry, *, most: int, ranks: int | None = None) -> Outcome:
-    """Asks for a problem's recommendation, and takes its first choices that can be measured here.
+    """Asks for a problem's recommendation, and takes its first choices that can be measured here, at most so many.
 
-    Measurements of the problem itself are left out of the evidence.
-
-    Args:
-        problem: A sweep of `problems`. It gives the kernels, strategies and placements to choose from.
-        device: The device for the measurement.
-        registry: The registry of kernels and strategies.
-        most: The most choices to take.
-        ranks: Ranks of the job, on one host, or None for one device.
-
-    Raises:
-        RequestError: Nothing of the problem can be measured here, a pair is among the kernels, or only the backward is
-            requested.
-        MaskError: The mask cannot be made as requested.
+    Measurements of the problem itself are left out of the evidence. `ranks` is None for one device. A problem of which
+    nothing can be measured or recommended here is a RequestError.
     """
-    _check(problem)
-    case = _case(problem)
+    if "forward" not in problem.directions:
+        raise RequestError(
+            "a recommendation is for the forward, or for the forward and the backward; leave out --direction backward"
+        )
+    if several := [name for name in problem.kernels if singles(name) != (name,)]:
+        each = " ".join(f"--kernel {name}" for name in singles(several[0]))
+        already = "and pairs of the named kernels are choices already"
+        raise RequestError(f"{several[0]} is no single kernel, {already}; give {each}")
+    # The problem's last case, for its mask and shape: the backward's, where there is one.
+    alone = {"strategies": (), "placements": ("auto",), "meshes": {}, "kernels": ("any",)}
+    case = expand(_suite(problem.model_copy(update=alone)), ("any",))[-1]
     found = recommend(
         case.mask,
         heads=(case.heads_q, case.heads_kv),
@@ -78,21 +73,10 @@ def advise(problem: Sweep, device: Device, registry: Registry, *, most: int, ran
 
 
 def with_cases(problem: Sweep, outcome: Outcome, device: Device, registry: Registry, ranks: int | None) -> Outcome:
-    """An outcome whose times have the hashes of the cases that measure them.
-
-    Args:
-        problem: The sweep of the problem.
-        outcome: Its outcome.
-        device: The device for the measurement.
-        registry: The registry of kernels and strategies.
-        ranks: Ranks of the job, or None without a job.
-
-    Raises:
-        UnknownNameError: A kernel or a strategy of the outcome is missing here.
-    """
+    """An outcome whose times have the hashes of the cases that measure them."""
 
     def known(choice: MeasuredChoice) -> MeasuredChoice:
-        suite = Suite(name="problem", version=1, sweep=(_sweep(problem, choice),))
+        suite = _suite(_sweep(problem, choice))
         cases = expand(suite, registry.kernels, strategies=registry.strategies, ranks=ranks)
         digests = {str(case.direction): case.digest(str(device)) for case in cases}
         times = {name: time.model_copy(update={"case": digests.get(name)}) for name, time in choice.times.items()}
@@ -102,34 +86,15 @@ def with_cases(problem: Sweep, outcome: Outcome, device: Device, registry: Regis
 
 
 def suite_of_choices(suite: Suite, outcomes: Sequence[Outcome]) -> Suite:
-    """A suite that measures only the choices of some outcomes, with one sweep for each choice.
-
-    Args:
-        suite: The suite that the problems come from. The new suite has its name and version.
-        outcomes: The results of `advise` for each of its problems, in order.
-    """
+    """The suite that measures only the choices of the outcomes of a suite's problems, with a sweep for each choice."""
     pairs = zip(problems(suite), outcomes, strict=True)
     return suite.model_copy(
         update={"sweep": tuple(_sweep(problem, choice) for problem, outcome in pairs for choice in outcome.ways)}
     )
 
 
-def _check(problem: Sweep) -> None:
-    if "forward" not in problem.directions:
-        raise RequestError(
-            "a recommendation is for the forward, or for the forward and the backward; leave out --direction backward"
-        )
-    if several := [name for name in problem.kernels if singles(name) != (name,)]:
-        each = " ".join(f"--kernel {name}" for name in singles(several[0]))
-        already = "and pairs of the named kernels are choices already"
-        raise RequestError(f"{several[0]} is no single kernel, {already}; give {each}")
-
-
-def _case(problem: Sweep) -> Case:
-    """The problem's last case, for its mask and shape: the backward's, where there is one."""
-    alone = {"strategies": (), "placements": ("auto",), "meshes": {}, "kernels": ("any",)}
-    sweep = problem.model_copy(update=alone)
-    return expand(Suite(name="problem", version=1, sweep=(sweep,)), ("any",))[-1]
+def _suite(sweep: Sweep) -> Suite:
+    return Suite(name="problem", version=1, sweep=(sweep,))
 
 
 def _unmeasured(found: Recommendation, problem: Sweep, asked: Problem, registry: Registry) -> Iterator[Unmeasured]:
@@ -160,8 +125,13 @@ def _chosen(found: Recommendation, problem: Sweep, most: int) -> Outcome:
         directions = tuple(str(direction) for direction in problem.directions)
         left_out |= {one.kernel: " && ".join(one.install) for one in found.unmeasured if one.install}
         choices = [MeasuredChoice.of_unmeasured(one, directions) for one in found.unmeasured if not one.install][:most]
+    if not choices and left_out:
+        said = "; ".join(f"{name}: {how}" for name, how in left_out.items())
+        raise RequestError(f"nothing that is recommended is installed here. Install one of them: {said}")
     if not choices:
-        raise RequestError(_nothing(found, left_out))
+        reasons = "; ".join(paragraph(refused.reasons) for refused in found.refused)
+        said = f"nothing is recommended on {found.device}: {reasons or 'no choice fits'}"
+        raise RequestError(f"{said}. See longca recommend")
     return Outcome(
         problem=found.problem,
         device=found.device,
@@ -172,15 +142,6 @@ def _chosen(found: Recommendation, problem: Sweep, most: int) -> Outcome:
         left_out=left_out,
         notes=found.notes,
     )
-
-
-def _nothing(found: Recommendation, left_out: dict[str, str]) -> str:
-    """The reason why nothing of a problem can be measured, and the remedy."""
-    if left_out:
-        said = "; ".join(f"{name}: {how}" for name, how in left_out.items())
-        return f"nothing that is recommended is installed here. Install one of them: {said}"
-    reasons = "; ".join(paragraph(refused.reasons) for refused in found.refused)
-    return f"nothing is recommended on {found.device}: {reasons or 'no choice fits'}. See longca recommend"
 
 
 def _sweep(problem: Sweep, choice: MeasuredChoice) -> Sweep:

@@ -33,6 +33,8 @@ __all__ = ["SHARE", "Bench"]
 
 #: Share of a CUDA device's memory that this process's own tensors may take. The rest is for the kernel and its results.
 SHARE = 0.75
+#: Seconds that a worker may take to start.
+_START = 300.0
 
 
 class Bench:
@@ -46,6 +48,7 @@ class Bench:
         self._device, self._instruments, self._wait_idle = device, instruments, wait_idle
         self._world, self._announce = instruments.world, instruments.announce
         self._seconds: float | None = None
+        self._limit = 0.0
         self._own = (os.getppid(),) if self._world.size > 1 else ()  # which supervises a rank
         self._inputs = InputCache(self._world, with_backward)
 
@@ -60,7 +63,7 @@ class Bench:
             return self._with_all_memory(task)
         except CaseEndError as end:
             if end.status is Status.TIMEOUT:
-                message = f"still in phase {phases.last!r} after {seconds:g} s; it was ended"
+                message = f"still in phase {phases.last!r} after {self._limit:g} s; it was ended"
             else:
                 is_dead = end.status is Status.CRASHED and seconds is not None  # a leader names the phases of ranks
                 message = f"{end} in phase {phases.last!r}" if is_dead else str(end)
@@ -133,8 +136,10 @@ class Bench:
         kernel = RemoteKernel(self._instruments.workers, task.case.kernel, task.distributions)
         kernel.begin()
         shared = self._shared(task, problem)  # while the worker starts, which takes a second
+        self._announce("start")
+        self._begin_deadline(_START)
         kernel.start()
-        self._begin_deadline()
+        self._begin_deadline(self._seconds)
         self._announce("load")
         kernel.load()
         self._announce("plan")
@@ -144,9 +149,9 @@ class Bench:
             raise CaseEndError(Status.WRONG, message)
         return KernelTrial(kernel, plan, task, shared, self._instruments)
 
-    def _begin_deadline(self) -> None:
-        if self._seconds is not None:
-            self._instruments.workers.deadline = time.monotonic() + self._seconds
+    def _begin_deadline(self, seconds: float | None) -> None:
+        if self._seconds is not None and seconds is not None:
+            self._limit, self._instruments.workers.deadline = seconds, time.monotonic() + seconds
 
     def _planned_on_ranks(self, task: Task, problem: Problem) -> KernelTrial | StrategyTrial:
         # Only ranks import torch.distributed.

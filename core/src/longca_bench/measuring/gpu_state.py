@@ -36,15 +36,16 @@ def gpu_state(own: Collection[int] = ()) -> dict[str, Any] | None:
 
 
 def gpu_clock() -> dict[str, Any]:
-    """The current GPU's `sm_clock` in MHz, and `throttle`, the names of the active throttle reasons."""
+    """The current GPU's `sm_clock` in MHz, and `throttle`, the names of the active reasons. Nothing if NVML fails."""
     import pynvml
 
-    handle = _handle()
-    active = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-    return {
-        "sm_clock": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
-        "throttle": sorted(name for name, bit in _reasons().items() if bit & active),
-    }
+    try:
+        handle = _handle()
+        active = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+        clock = pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
+    except pynvml.NVMLError:
+        return {}
+    return {"sm_clock": clock, "throttle": sorted(name for name, bit in _reasons().items() if bit & active)}
 
 
 def gpu_used_by_others(own: Collection[int], since: float, *, worked: bool) -> float | None:
@@ -57,16 +58,16 @@ def gpu_used_by_others(own: Collection[int], since: float, *, worked: bool) -> f
     """
     import pynvml
 
-    known = _processes()
-    if worked and known.isdisjoint(own):
-        return None
-    if not known - set(own):
-        return 0.0  # reading the use of each process takes 2 ms
     try:
+        known = _processes()
+        if worked and known.isdisjoint(own):
+            return None
+        if not known - set(own):
+            return 0.0  # reading the use of each process takes 2 ms
         found = pynvml.nvmlDeviceGetProcessUtilization(_handle(), int(since * 1e6))
     except pynvml.NVMLError_NotFound:  # no process used it
         return 0.0
-    except pynvml.NVMLError_NotSupported:
+    except pynvml.NVMLError:
         return None
     latest = {each.pid: each for each in sorted(found, key=lambda each: each.timeStamp) if each.pid not in own}
     return min(1.0, sum(each.smUtil for each in latest.values()) / 100)

@@ -18,7 +18,7 @@ from longca.errors import LongCAError
 from longca.manifests import Direction
 from longca_bench.measuring.clocks import Clocks
 from longca_bench.measuring.commands import Mode
-from longca_bench.measuring.remote_kernel import Ran, RemoteKernel, RemotePlan, arguments_of
+from longca_bench.measuring.remote_kernel import Ran, RemoteKernel, RemotePlan, arguments_of, empty_results
 from longca_bench.measuring.results import NAMES, ContractError
 from longca_bench.measuring.shares import SharedInputs
 from longca_bench.measuring.timing import LEAST, Timing, loading_calls
@@ -38,7 +38,7 @@ from longca_bench.verification.findings import (
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.rows import Checksums
 from longca_bench.verification.tokens import parts
-from longca_bench.verification.verify import Means, check_backward, check_counts, check_forward, lse_dtype
+from longca_bench.verification.verify import Means, check_backward, check_counts, check_forward
 
 __all__ = ["KernelTrial", "WrongResultError"]
 
@@ -143,7 +143,8 @@ class KernelTrial:
     def _renew(self) -> None:
         """Changes the inputs, and takes away the results of the last call."""
         self.change()
-        self._landing = self._landing or {name: self._like(name) for name in NAMES[self.problem.direction]}
+        x, arena = self.inputs, self._instruments.workers.arena
+        self._landing = self._landing or empty_results(arena, x.q, x.k, x.v, NAMES[self.problem.direction])
         for there in self._landing.values():
             there.fill_(torch.nan)
 
@@ -251,13 +252,6 @@ class KernelTrial:
             return self._kernel.run(*about, mode=mode, landing=self._landing or None, **how)
         except ContractError as error:
             raise WrongResultError(_of_timed(findings_of(error))) from None
-
-    def _like(self, name: str) -> Tensor:
-        """A shared tensor for a result, by its name."""
-        arena, x = self._instruments.workers.arena, self.inputs
-        if name == "lse":
-            return arena.empty((x.q.shape[1], x.q.shape[0]), lse_dtype(x.q))
-        return arena.like({"out": x.q, "dq": x.q, "dk": x.k, "dv": x.v}[name])
 
 
 def _of_timed(found: Sequence[Finding]) -> list[Finding]:

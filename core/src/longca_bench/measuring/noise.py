@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from math import sqrt
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import psutil
 
 from longca_bench.measuring.gpu_state import gpu_clock, gpu_used_by_others
 from longca_bench.measuring.statistics import drift
+from longca_bench.measuring.timing import Timing
 from longca_bench.measuring.world import World
 
 __all__ = ["Noise", "own_processes", "quietly", "wait_idle"]
@@ -43,14 +44,6 @@ _LOOK = 0.5
 _CPUS = Path("/sys/devices/system/cpu")
 
 
-class _Timed(Protocol):
-    @property
-    def samples(self) -> Sequence[float]: ...
-
-
-_T = TypeVar("_T", bound=_Timed)
-
-
 class Noise:
     """A watch over the machine during a measurement. It begins when it is made.
 
@@ -60,7 +53,7 @@ class Noise:
     def __init__(self, kind: str, own: Iterable[int] = ()) -> None:
         self._on_gpu, self._own = kind == "cuda", {os.getpid(), *own}
         self._since = time.time() - _BEFORE
-        self._clock, self._mhz = _clock() if self._on_gpu else {}, _mhz()
+        self._clock, self._mhz = gpu_clock() if self._on_gpu else {}, _mhz()
         self._others, self._at = self._seconds_of_others(), time.monotonic()
 
     def stop(self, samples: Sequence[float] = ()) -> dict[str, Any]:
@@ -80,8 +73,8 @@ class Noise:
             "drift": _rounded(drift(samples)),
         }
         if self._on_gpu:
-            clock = _clock()
-            found["other_gpu"] = self._used_by_others(worked=bool(samples))
+            clock = gpu_clock()
+            found["other_gpu"] = gpu_used_by_others(own_processes(self._own), self._since, worked=bool(samples))
             found["sm_clock"] = [self._clock.get("sm_clock"), clock.get("sm_clock")]
             found["throttle"] = clock.get("throttle", [])
         why = "; ".join(_reasons(found, seconds))
@@ -99,14 +92,6 @@ class Noise:
         idle = sum(each.idle + getattr(each, "iowait", 0.0) for each in found)
         guests = sum(getattr(each, "guest", 0.0) + getattr(each, "guest_nice", 0.0) for each in found)
         return float(sum(map(sum, found)) - idle - guests - _seconds(own_processes(self._own)))
-
-    def _used_by_others(self, *, worked: bool) -> float | None:
-        from pynvml import NVMLError  # type: ignore[import-untyped]
-
-        try:
-            return gpu_used_by_others(own_processes(self._own), self._since, worked=worked)
-        except NVMLError:
-            return None
 
 
 def own_processes(roots: Iterable[int]) -> set[int]:
@@ -133,8 +118,8 @@ def wait_idle(kind: str, seconds: float, own: Iterable[int] = ()) -> bool:
 
 
 def quietly(
-    measure: Callable[[], _T], world: World, own: Iterable[int] = (), wait: float = 0.0
-) -> tuple[_T, dict[str, Any]]:
+    measure: Callable[[], Timing], world: World, own: Iterable[int] = (), wait: float = 0.0
+) -> tuple[Timing, dict[str, Any]]:
     """Measures under a watch, and once more if the machine was busy. All ranks of a world do so together.
 
     With a wait of some seconds, each measurement waits for a quiet machine before, and a disturbed one is repeated up
@@ -202,15 +187,6 @@ def _mhz() -> float | None:
         with suppress(OSError, ValueError):
             found.append(int((_CPUS / f"cpu{core}/cpufreq/scaling_cur_freq").read_text("ascii")) / 1e3)
     return sum(found) / len(found) if found else None
-
-
-def _clock() -> dict[str, Any]:
-    from pynvml import NVMLError
-
-    try:
-        return gpu_clock()
-    except NVMLError:
-        return {}
 
 
 def _rounded(value: float | None) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, computed_field, field_serializer
 
 from longca_advice.choices import Choice, Unmeasured
 from longca_bench.measuring.records import Record
@@ -16,15 +16,9 @@ _FROZEN = ConfigDict(frozen=True)  # the JSON form has more, which follows from 
 
 
 class Timed(BaseModel):
-    """Predicted and measured time of one direction, or of both together.
+    """Predicted and measured seconds of one direction, or of both together, with the 90 % interval of the time.
 
-    Attributes:
-        predicted: Predicted seconds, or None without evidence.
-        low: Lower end of the 90 % interval of the time, or None if no interval is known.
-        high: Upper end of the same interval.
-        case: Hash of the case that measures it, or None for both directions together.
-        status: The record's status, or None before there is a record.
-        measured: Measured seconds, or None if nothing was measured.
+    None stands for a number without evidence or without a measurement. `case` is the hash of the case that measures it.
     """
 
     model_config = _FROZEN
@@ -36,6 +30,7 @@ class Timed(BaseModel):
     status: str | None = None
     measured: float | None = None
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def error(self) -> float | None:
         """How much longer the prediction is than the measurement, as a share of the measurement."""
@@ -43,6 +38,7 @@ class Timed(BaseModel):
             return None
         return self.predicted / self.measured - 1
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def inside(self) -> bool | None:
         """Whether the measurement lies in the interval, or None if one of them is unknown."""
@@ -50,21 +46,19 @@ class Timed(BaseModel):
             return None
         return self.low <= self.measured <= self.high
 
-    def as_json(self) -> dict[str, Any]:
-        """The times as plain data."""
-        return {**self.model_dump(mode="json"), "error": self.error, "inside": self.inside}
+    def with_record(self, records: Mapping[str, Record]) -> Timed:
+        """The time with the measurement of its case, if there is one."""
+        if (record := records.get(self.case or "")) is None:
+            return self
+        measured = record.median if record.status == "ok" else None
+        return self.model_copy(update={"status": record.status, "measured": measured})
 
 
 class MeasuredChoice(BaseModel):
-    """A kernel, or a kernel under a strategy, that is to be measured.
+    """A kernel, or a kernel under a strategy, that is to be measured, with the evidence behind its prediction.
 
-    Attributes:
-        kernel: The kernel, or the pair.
-        strategy: The context-parallel strategy. None on one device, like `placement` and `mesh`.
-        placement: The token placement, or None for the one that is predicted to be fastest.
-        mesh: Ranks along each of its axes, or None for an equal split.
-        times: Times by direction, and as `total` for all directions together.
-        notes: The evidence behind the prediction, in sentences.
+    It has times by direction, and as `total` for all directions together. No placement is the one that is predicted to
+    be fastest, and no mesh an equal split.
     """
 
     model_config = _FROZEN
@@ -88,15 +82,9 @@ class MeasuredChoice(BaseModel):
         if seconds.backward is None:
             times["forward"] = times["total"]
         outside = (f"outside the evidence: {text}" for text in proof.outside)
-        rests = f"{proof.learnt}; most alike is {proof.nearest}"
-        return cls(
-            kernel=choice.kernel,
-            strategy=choice.strategy,
-            placement=choice.placement,
-            mesh=choice.mesh,
-            times=times,
-            notes=(rests, *outside, *proof.versions, *proof.notes),
-        )
+        notes = (f"{proof.learnt}; most alike is {proof.nearest}", *outside, *proof.versions, *proof.notes)
+        about = {name: getattr(choice, name) for name in ("kernel", "strategy", "placement", "mesh")}
+        return cls(**about, times=times, notes=notes)
 
     @classmethod
     def of_unmeasured(cls, one: Unmeasured, directions: tuple[str, ...]) -> MeasuredChoice:
@@ -104,6 +92,7 @@ class MeasuredChoice(BaseModel):
         times = {name: Timed() for name in (*directions, "total")}
         return cls(kernel=one.kernel, strategy=one.strategy, times=times, notes=(one.why,))
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def title(self) -> str:
         """The kernel, and how ranks share the work, in a few words."""
@@ -118,44 +107,19 @@ class MeasuredChoice(BaseModel):
         return self.times["total"].measured
 
     def with_records(self, records: Mapping[str, Record]) -> MeasuredChoice:
-        """The choice with its measurements.
-
-        Args:
-            records: Records by their case.
-        """
-        times = {name: _measured(time, records) for name, time in self.times.items() if name != "total"}
-        found = [time.measured for time in times.values()]
-        known = [seconds for seconds in found if seconds is not None]
-        total = sum(known) if len(known) == len(found) else None
+        """The choice with the measurements of its cases."""
+        times = {name: time.with_record(records) for name, time in self.times.items() if name != "total"}
+        found = [time.measured for time in times.values() if time.measured is not None]
+        total = sum(found) if len(found) == len(times) else None
         times["total"] = self.times["total"].model_copy(update={"measured": total})
         return self.model_copy(update={"times": times})
-
-    def as_json(self) -> dict[str, Any]:
-        """The choice as plain data."""
-        times = {name: time.as_json() for name, time in self.times.items()}
-        return {**self.model_dump(mode="json", exclude={"times"}), "title": self.title, "times": times}
-
-
-def _measured(time: Timed, records: Mapping[str, Record]) -> Timed:
-    record = records.get(time.case or "")
-    if record is None:
-        return time
-    measured = record.median if record.status == "ok" else None
-    return time.model_copy(update={"status": record.status, "measured": measured})
 
 
 class Outcome(BaseModel):
     """A problem's recommendation, compared with its measurements.
 
-    Attributes:
-        problem: The problem, as plain data.
-        device: The device of the prediction and the measurement.
-        ranks: Devices that share the problem.
-        asked: Number of requested choices.
-        ranked: Whether evidence ranks the choices. If not, they are in the order of the plugins.
-        ways: The choices that are measured, the recommended one first.
-        left_out: Choices that are not installed here, each with the commands that install it.
-        notes: Further remarks on the evidence, in sentences.
+    `ways` are the choices that are measured, the recommended one first. Without `ranked` no evidence ranks them, and
+    they are in the order of the plugins. `left_out` has the commands that install the choices that are missing here.
     """
 
     model_config = _FROZEN
@@ -169,37 +133,26 @@ class Outcome(BaseModel):
     left_out: dict[str, str] = {}
     notes: tuple[str, ...] = ()
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def fastest(self) -> MeasuredChoice | None:
         """The choice that was measured as fastest, or None if no choice has all its times."""
         measured = [choice for choice in self.ways if choice.measured is not None]
         return min(measured, key=lambda choice: choice.measured or 0.0, default=None)
 
+    @field_serializer("fastest")
+    def _title(self, fastest: MeasuredChoice | None) -> str | None:
+        return None if fastest is None else fastest.title
+
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def regret(self) -> float | None:
-        """How much longer the first choice took than the fastest one, as a share.
-
-        None where the choices are not ranked, or the first has no time.
-        """
+        """How much longer the first of ranked choices took than the fastest one, as a share. None without its time."""
         fastest, first = self.fastest, self.ways[0].measured
         if not self.ranked or first is None or fastest is None or fastest.measured is None:
             return None
         return first / fastest.measured - 1
 
     def with_records(self, records: Mapping[str, Record]) -> Outcome:
-        """The outcome with its measurements.
-
-        Args:
-            records: Records by their case.
-        """
+        """The outcome with the measurements of its cases."""
         return self.model_copy(update={"ways": tuple(choice.with_records(records) for choice in self.ways)})
-
-    def as_json(self) -> dict[str, Any]:
-        """The outcome as plain data."""
-        fastest = self.fastest
-        return {
-            **self.model_dump(mode="json", exclude={"ways"}),
-            "ways": [choice.as_json() for choice in self.ways],
-            "fastest": None if fastest is None else fastest.title,
-            "regret": self.regret,
-        }

@@ -80,96 +80,11 @@ class MachineNoise(TypedDict):
 
 
 class Record(BaseModel):
-    """The record of one case.
+    """The record of one case. The section "A record" of docs/results.md has the meaning of each field, with its unit.
 
-    Attributes:
-        schema_version: Version of these fields.
-        case: Hash of the case and the device.
-        suite: Name of the suite.
-        suite_version: Version of the suite.
-        suite_digest: Hash of the suite's content.
-        status: `ok`, or one of the other statuses of `longca_bench.measuring.status.Status`.
-        message: The reasons, findings or error of a status other than `ok`.
-        advice: The remedy for a failure.
-        kernel: Name of the kernel, or of a pair such as `fa3+fa4`.
-        distribution: Distribution of the kernel. A pair from two distributions has both, as in `a + b`. A pair's
-            version, form and backend are likewise.
-        distribution_version: Version of the distribution.
-        form: Form of the mask for the kernel.
-        backend: Function and library that ran.
-        unverified: Whether nobody had verified an offer of the kernel on this device, so that it ran by `--unverified`.
-        without_lse: Whether the kernel gave no log-sum-exp, so that none was checked.
-        device: Device of the run.
-        pattern: The mask's pattern.
-        seqlen: Tokens.
-        lengths: Source of the document lengths.
-        seed: Seed of mask and inputs.
-        factors: The mask's factors that the suite gives. The others are drawn from the seed.
-        heads_q: Query heads.
-        heads_kv: Key and value heads.
-        head_dim: Head dimension.
-        dtype: Data type.
-        direction: `forward`, or `backward` alone. Earlier versions have `step` for a stream of masks.
-        mask_digest: Hash of the mask's visible pairs.
-        area: Visible pairs, over the mask's own heads.
-        density: Visible pairs over all pairs.
-        tile_efficiency: Area over the area of the 128×128 tiles that it touches.
-        flops: Floating-point operations of the direction.
-        plan_seconds: Time to put the mask on the device in the kernel's form, on the slowest rank.
-        first_seconds: Time of the first call with its compilation and its verification, on the slowest rank.
-        metadata_bytes: Bytes of the plan's metadata on the device, on the rank with the most.
-        peak_bytes: The allocator's peak above the inputs, with the windows into which peers push, on the rank with the
-            highest. Earlier records lack the windows. None on CPUs.
-        samples: Seconds of each timed call, on the slowest rank.
-        wall: Seconds by the host's clock from the call to its result, with launching. Empty for several ranks.
-        warm_up: Seconds of each call before the samples, on the slowest rank.
-        median: Median of the samples, in seconds.
-        tflops: flops over median for each rank, in 10¹² a second.
-        gpu: Clocks, power, temperature, throttle reasons and other processes right after timing. None on CPUs.
-        judge_bytes: Bytes that the judge took on the device, with the tensors that it shares. None on CPUs.
-        clocks: Seconds of the samples by the worker's clock and by the runner's, the lower quartile of their distances
-            in the shorter half of the samples, and the largest distance that is allowed. For several ranks they are
-            those of the rank whose clocks are furthest apart. Empty in earlier records.
-        machine: Noise of the machine during the timed calls: cores that other processes used, frequencies, drift of the
-            samples, and whether and why the machine was busy. With `--wait-idle` also the seconds of waiting and the
-            number of measurements. None in earlier records.
-        verified_kv_heads: KV heads that were verified, with their query heads. None for all heads.
-        findings: The worst row of each verified tensor.
-        strategy: Name of the context-parallel strategy, which runs in the kernel's process. None on one device, like
-            all fields below but `finished`.
-        strategy_distribution: Distribution of the strategy and its version, as in `longca-cp 0.1.0`. None in earlier
-            records.
-        placement: The requested placement of tokens on ranks, or `auto`.
-        placed: The placement that was measured, with `auto` resolved.
-        transport: The requested way to move tensors. None if the strategy chose.
-        moved_by: The transport of each axis, such as `ring=copy_engine`. None in earlier records, with collectives.
-        world_size: Number of ranks.
-        mesh: Ranks along each of the strategy's axes, such as `ring=2,ulysses=2`.
-        layout_seconds: Time to compute the layout for a known placement, on the slowest rank.
-        rank_samples: Seconds of each timed call on each rank: [ranks][calls].
-        rank_peak_bytes: Each rank's peak of memory.
-        sent_bytes: Bytes that each rank sends in one call, by kind of collective: `p2p`, `all_to_all`, `all_gather`,
-            `reduce_scatter`, `all_reduce`, `broadcast` or `push`.
-        communication: The same collectives without kernels, by kind and as `all`. `calls` is their number, `bytes`
-            their size as nccl-tests count it, and `seconds` the median on the slowest rank. `algbw` and `busbw` are
-            bandwidths in 10⁹ bytes a second.
-        rank_compute_seconds: Median of each rank's kernel calls without collectives.
-        hidden: Share of the communication's time that is hidden behind computing, from 0 to 1: (communication + compute
-            − total) / communication. None if nothing is sent, if the interval holds all of 0 to 1, or if computing
-            alone took longer than the total.
-        hidden_interval: The 95 % interval of that. None if nothing is sent, if computing alone took longer than the
-            total, and in earlier records, which measured computing and communication on colder devices than the total.
-        area_imbalance: Visible pairs of the busiest rank over the pairs of the average rank.
-        time_imbalance: Time of the kernel calls on the busiest rank over the time on the average rank.
-        alone_seconds: Median of the kernel on one device, with one rank's share of the query heads on the whole mask,
-            while the other ranks wait. It is a rank's work without communication. None if the heads do not divide among
-            the ranks.
-        abreast_seconds: The same on the slowest rank, when all ranks do it at once. None in the same case.
-        rank_abreast_seconds: Each rank's own median of that.
-        alone_findings: The worst rows of the kernel without a strategy, on the same inputs.
-        stream: The steps of a stream of masks, which only earlier versions measured. Their direction is `step`.
-        finished: Time of the record, in UTC, as ISO 8601.
-        previous: Link to the line before, which only earlier versions wrote.
+    Fields are None, empty or zero where they do not apply: those of a GPU on CPUs, and those of a strategy on one
+    device. Earlier records may lack fields that have a default value. `step`, `stream` and `previous` are of earlier
+    versions only.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -283,13 +198,9 @@ class Record(BaseModel):
 
 
 def read_records(path: Path) -> Iterator[Record]:
-    """The records of a run. If a case was run again, its last record counts.
+    """The records of a run's folder, or of its file. If a case was run again, its last record counts.
 
-    Args:
-        path: The run's folder, or its file of records.
-
-    Raises:
-        RequestError: The file cannot be read, or a line is no record. The message names the line.
+    A file that cannot be read or a line that is no record is a RequestError, which names the line.
     """
     notes: list[str] = []
     records = {record.case: record for record in records_of(path, notes)}
@@ -299,15 +210,10 @@ def read_records(path: Path) -> Iterator[Record]:
 
 
 def records_of(path: Path, notes: list[str], *, whole: bool = False) -> Iterator[Record]:
-    """The records in the lines of a file, one at a time, without the lines that are no record.
+    """The records in the lines of a run's folder or file, one at a time, without the lines that are no record.
 
-    Args:
-        path: The run's folder, or its file of records.
-        notes: The list to which a sentence about each wrong line is added.
-        whole: Whether a last line without an end is left out without a sentence.
-
-    Raises:
-        RequestError: The file cannot be read.
+    `notes` gets a sentence about each wrong line. If `whole`, a last line without an end is left out without a
+    sentence. A file that cannot be read is a RequestError.
     """
     file = path / RECORDS if path.is_dir() else path
     try:
@@ -326,11 +232,7 @@ def records_of(path: Path, notes: list[str], *, whole: bool = False) -> Iterator
 
 
 def load_environment(folder: Path) -> dict[str, Any] | None:
-    """The environment of a run, or None without `environment.json`.
-
-    Raises:
-        RequestError: The file cannot be read, or holds no environment.
-    """
+    """The environment of a run's folder, or None without `environment.json`. Any other file is a RequestError."""
     file = folder / ENVIRONMENT
     try:
         found = json.loads(file.read_bytes())

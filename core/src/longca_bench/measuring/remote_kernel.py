@@ -19,6 +19,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from longca.kernels.base import Plan
 from longca.manifests import Direction, Problem
 from longca.masks import Form
+from longca_bench.measuring.arena import Arena
 from longca_bench.measuring.commands import Answer, Call, Mode, PlanFacts
 from longca_bench.measuring.results import NAMES, ContractError, fault_of
 from longca_bench.measuring.status import CaseEndError, Status
@@ -27,7 +28,16 @@ from longca_bench.verification.findings import same_bits
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.verify import lse_dtype
 
-__all__ = ["Ran", "RemoteKernel", "RemotePlan", "arguments_of", "plan_facts", "results_of", "said_seconds"]
+__all__ = [
+    "Ran",
+    "RemoteKernel",
+    "RemotePlan",
+    "arguments_of",
+    "empty_results",
+    "plan_facts",
+    "results_of",
+    "said_seconds",
+]
 
 #: Seconds that pickling a problem may take beside planning it.
 _APART = 1.0
@@ -168,7 +178,10 @@ class RemoteKernel:
         if plan.age != self._worker.age:
             raise CaseEndError(Status.CRASHED, "the worker that had the plan is gone")
         given = buffers or {}
-        landing = landing or self._landing(direction, tensors, given)
+        if not landing:
+            names = [name for name in NAMES[direction] if name not in given]
+            q, k, v = (tensors[name] for name in "qkv")
+            landing = empty_results(self._workers.arena, q, k, v, names)
         shared = {name: self._shared(x) for name, x in (*tensors.items(), *given.items())}
         places = {name: self._worker.place(x) for name, x in {**shared, **landing}.items()}
         arguments, filled, landed = ({name: places[name] for name in part} for part in (tensors, given, landing))
@@ -178,19 +191,6 @@ class RemoteKernel:
             if shared[name] is not x and not same_bits(shared[name], x):
                 x.copy_(shared[name])
         return Ran(results_of(direction, reply.answer, given, landing), reply)
-
-    def _landing(
-        self, direction: Direction, tensors: Mapping[str, Tensor], buffers: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """New shared tensors for the results that have no buffer, full of NaN."""
-        arena, q = self._workers.arena, tensors["q"]
-        made = {}
-        for name in NAMES[direction]:
-            if name == "lse" and name not in buffers:
-                made[name] = arena.empty((q.shape[1], q.shape[0]), lse_dtype(q)).fill_(torch.nan)
-            elif name not in buffers:
-                made[name] = arena.like(tensors[name.removeprefix("d") if name != "out" else "q"], torch.nan)
-        return made
 
     def _shared(self, tensor: Tensor) -> Tensor:
         """The tensor itself, if it is in shared memory, or its twin there with its values."""
@@ -202,6 +202,13 @@ class RemoteKernel:
         else:
             twin.copy_(tensor)
         return twin
+
+
+def empty_results(arena: Arena, q: Tensor, k: Tensor, v: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
+    """New shared tensors for the results of these names, full of NaN."""
+    shapes = {"out": q.shape, "lse": (q.shape[1], q.shape[0]), "dq": q.shape, "dk": k.shape, "dv": v.shape}
+    dtypes = {"lse": lse_dtype(q)}
+    return {name: arena.empty(tuple(shapes[name]), dtypes.get(name, q.dtype)).fill_(torch.nan) for name in names}
 
 
 def arguments_of(direction: Direction, x: Inputs, forward: Mapping[str, Tensor]) -> dict[str, Tensor]:

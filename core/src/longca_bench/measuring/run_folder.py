@@ -31,22 +31,11 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class RunFolder:
     """The folder of one run. It is locked until it is closed or the process ends, on file systems that have locks.
 
-    Args:
-        path: The folder. It is made if it is missing.
-        environment: The environment, which is written to `environment.json` or compared with it.
-        resume: Whether to continue the run in the folder.
+    The environment is written to `environment.json`, or compared with it on `resume`. `earlier` has the records of the
+    earlier run, whose last line is dropped if it is `torn`. `added` counts the records that were appended.
 
-    Raises:
-        RequestError: The folder has records, and `resume` is false. Or the records are from another suite, machine or
-            version of the code, or a line is no record. Or another run writes to the folder, or it cannot be written
-            to. The folder's records are then as they were.
-
-    Attributes:
-        path: The folder.
-        records: The file of records.
-        earlier: The records of the earlier run.
-        torn: Whether the last line of the earlier run had no end, and so was dropped.
-        added: Number of records that were appended.
+    A folder with records that is not resumed, or that is another run's, is locked or cannot be written to, is a
+    RequestError. Its records are then as they were.
     """
 
     def __init__(self, path: Path, environment: dict[str, Any], *, resume: bool = False) -> None:
@@ -71,11 +60,7 @@ class RunFolder:
         return {record.case for record in self.earlier if record.status is not Status.SKIPPED}
 
     def append(self, record: Record) -> None:
-        """Adds a record, and flushes it to the disk.
-
-        Raises:
-            RecordError: The record could not be written. The records before it are intact.
-        """
+        """Adds a record, and flushes it to the disk. On a RecordError the records before it are intact."""
         left, state = memoryview(record.model_dump_json().encode() + b"\n"), os.fstat(self._file.fileno())
         if state.st_nlink == 0:
             raise RecordError(f"{self.records} was removed during the run; run again with another --out")

@@ -77,16 +77,19 @@ def _on_devices(run: _Run, setup: Setup, groups: _Groups, options: Options) -> N
     """Runs groups of cases on each device, with workers that end afterwards."""
     count = 1 if options.interleave else options.workers
     every = [_workers(setup, index if count > 1 else None) for index in range(count)]
+
+    def work(index: int, workers: Workers) -> None:
+        device = workers.arena.device
+        if count > 1 and device.type == "cuda":
+            torch.cuda.set_device(index)  # of this thread
+        bench = Bench(setup.device, Instruments(World(device), workers), setup.with_backward, setup.wait_idle)
+        (run.take_turns if options.interleave else run.work)(bench.result, groups)
+
+    threads = [threading.Thread(target=work, args=each, daemon=True) for each in enumerate(every)]
     try:
-        if options.interleave:
-            run.take_turns(_bench(setup, every[0]).result, groups)
-        elif count == 1:
-            run.work(_bench(setup, every[0]).result, groups)
+        if count == 1:
+            work(0, every[0])
         else:
-            threads = [
-                threading.Thread(target=_on_gpu, args=(run, setup, groups, index, workers), daemon=True)
-                for index, workers in enumerate(every)
-            ]
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -97,12 +100,6 @@ def _on_devices(run: _Run, setup: Setup, groups: _Groups, options: Options) -> N
             workers.close()
 
 
-def _on_gpu(run: _Run, setup: Setup, groups: _Groups, index: int, workers: Workers) -> None:
-    if workers.arena.device.type == "cuda":
-        torch.cuda.set_device(index)  # of this thread
-    run.work(_bench(setup, workers).result, groups)
-
-
 def _workers(setup: Setup, gpu: int | None) -> Workers:
     """The workers of a device."""
     device, name = torch_device(setup.device), None
@@ -111,11 +108,6 @@ def _workers(setup: Setup, gpu: int | None) -> Workers:
         name = visible.split(",")[gpu] if visible else str(gpu)
         device = torch.device("cuda", gpu)
     return Workers(device, setup.memory, name)
-
-
-def _bench(setup: Setup, workers: Workers) -> Bench:
-    device = workers.arena.device
-    return Bench(setup.device, Instruments(World(device), workers), setup.with_backward, setup.wait_idle)
 
 
 def _shape(case: Case) -> tuple[Any, ...]:

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from longca.manifests import Direction, Problem
 from longca_bench.measuring.arena import Arena
+from longca_bench.measuring.remote_kernel import empty_results
+from longca_bench.measuring.results import NAMES
 from longca_bench.measuring.shares import Share, SharedInputs, by_heads, held_tokens
 from longca_bench.measuring.world import World
 from longca_bench.suites.tasks import Sharing
@@ -19,7 +21,6 @@ from longca_bench.verification.findings import INCOMPLETE, Finding, check_lse_co
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.reference import Reference
 from longca_bench.verification.rows import Checksums, at_tokens, drawn_tokens, rows_at
-from longca_bench.verification.verify import lse_dtype
 
 __all__ = ["Results", "Shard"]
 
@@ -63,11 +64,8 @@ class Shard:
 
     def landing(self, direction: Direction) -> Results:
         """New shared tensors for this rank's results, full of NaN."""
-        arena, x = self._arena, self.inputs
-        if direction is Direction.BACKWARD:
-            return {name: arena.like(like, torch.nan) for name, like in (("dq", x.q), ("dk", x.k), ("dv", x.v))}
-        lse = arena.empty((x.q.shape[1], x.q.shape[0]), lse_dtype(x.q)).fill_(torch.nan)
-        return {"out": arena.like(x.q, torch.nan), "lse": lse}
+        x = self.inputs
+        return empty_results(self._arena, x.q, x.k, x.v, NAMES[direction])
 
     def undone(self, results: Mapping[str, Tensor]) -> Results:
         """Results for the inputs as they were drawn."""

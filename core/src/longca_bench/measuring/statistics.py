@@ -32,7 +32,6 @@ __all__ = [
     "drift",
     "geometric_mean_interval",
     "median_interval",
-    "ratio_interval",
 ]
 
 #: Share of intervals that contain the true value, number of resamples, and the seed of the resamples.
@@ -67,11 +66,6 @@ def median_interval(samples: Sequence[float], *, level: float = LEVEL, seed: int
     """The median of one or more samples. `level` is the share of such intervals that contain the true median."""
     draws = _median_draws(samples, np.random.default_rng(seed))
     return _interval(float(np.median(samples)), draws, level, known=len(samples) >= LEAST)
-
-
-def ratio_interval(a: Sequence[float], b: Sequence[float], *, level: float = LEVEL, seed: int = SEED) -> Interval:
-    """median(a) / median(b) of independent positive samples. For times, b is this many times as fast as a."""
-    return geometric_mean_interval([(a, b)], level=level, seed=seed)
 
 
 def geometric_mean_interval(

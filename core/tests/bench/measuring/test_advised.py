@@ -96,12 +96,6 @@ def test_without_evidence_valid_kernels_keep_their_order(core, found):
     assert {time.predicted for way in said.ways for time in way.times.values()} == {None}
 
 
-def test_no_more_are_taken_than_were_asked_for(core, found):
-    found(choice("sdpa", 1.0), choice("far", 2.0, install=("pip",)), choice("naive", 3.0))
-    said = advise(one(), CPU, core, most=1)
-    assert ([way.kernel for way in said.ways], said.left_out) == (["sdpa"], {})
-
-
 def test_choices_know_the_cases_that_measure_them(core, found):
     found(choice("sdpa", 1.0), choice("naive", 2.0))
     suite = problem_suite("causal", seqlens=[64], **SHAPE)
@@ -137,14 +131,6 @@ def test_a_strategy_without_evidence_gets_the_first_kernel_that_takes_the_proble
     for kernels, taken in ((("*",), "naive"), (("sdpa",), "sdpa")):
         said = advise(one(strategies=["*"], kernels=kernels), CPU, core, most=3, ranks=2)
         assert [(way.kernel, way.strategy, way.placement) for way in said.ways] == [(taken, "usp", None)]
-
-
-def test_a_placement_that_was_asked_for_is_measured_without_evidence_too():
-    suite = problem_suite("causal", seqlens=[64], strategies=["*"], placements=["zigzag"], **SHAPE)
-    ways = (MeasuredChoice(kernel="naive", strategy="ring_p2p"),)
-    outcome = Outcome(problem={}, device="cpu", ranks=2, asked=3, ranked=False, ways=ways)
-    cases = expand(suite_of_choices(suite, [outcome]), ["naive"], strategies=STRATEGIES, ranks=2)
-    assert {case.parallel.placement for case in cases} == {"zigzag"}
 
 
 def test_placements_narrow_the_choices(core, found, monkeypatch):

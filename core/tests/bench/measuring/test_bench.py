@@ -1,40 +1,16 @@
 """A case is timed again if its clocks disagree, and the memory of other workers is given up for it."""
 
 from types import SimpleNamespace
-from unittest.mock import MagicMock, Mock
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from longca_bench.measuring.bench import Bench
 from longca_bench.measuring.status import CaseEndError, Status
-from longca_bench.verification.findings import Verification
 
 FULL = torch.OutOfMemoryError("CUDA out of memory")
 NONE_LEFT = CaseEndError(Status.OOM, "the kernel has no memory left")
-
-
-@pytest.mark.parametrize(
-    ("doubts", "busy", "times", "status"),
-    [((), True, 1, "ok"), (("first",), False, 2, "ok"), (("first", "always"), False, 2, "suspect"),
-     (("first",), True, 1, "ok"), (("first", "always", "large"), True, 2, "suspect")],
-)  # fmt: skip
-def test_a_suspected_case_is_timed_once_more(monkeypatch, doubts, busy, times, status):
-    instruments, trial = MagicMock(), Mock()
-    instruments.world.size, instruments.world.rank = 1, 0
-    bench = Bench(Mock(), instruments, {64})
-
-    def suspicion(*, busy):
-        known = {1: "first", 2: "always"}[timed.call_count] in doubts
-        return "slow" if known and (not busy or "large" in doubts) else ""
-
-    timed = Mock(side_effect=lambda _: {"median": timed.call_count, "machine": {"busy": busy}})
-    trial.suspicion, trial.verify_again.return_value = suspicion, Verification(())
-    monkeypatch.setattr(Bench, "_planned", lambda self, task: trial)
-    monkeypatch.setattr(Bench, "_verified", lambda self, trial: (Verification(()), {}))
-    monkeypatch.setattr(Bench, "_timed", lambda self, trial: timed(trial))
-    found = bench.measure(Mock())
-    assert (found.status, found.fields["median"], timed.call_count) == (status, times, times)
 
 
 def measured(monkeypatch, *answers, ranks=1, keep_memory=False):

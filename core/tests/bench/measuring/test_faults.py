@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -168,81 +167,6 @@ def test_a_full_disk(faulty, tmp_path):
         assert gone("longca_bench.measuring.worker_process", tmp_path)
     finally:
         subprocess.run(["umount", str(disk)], check=True)
-
-
-def interrupted_by(faulty, out, harm):
-    """A run whose folder takes harm while it measures its third case: the records before, and the errors it says."""
-    process = start(faulty, out, "--kernel", "naive", "--kernel", "slow")
-    wait_for_records(out, 2)
-    before = records(out)
-    harm()
-    _, errors = process.communicate(timeout=600)
-    assert (process.returncode, len(before)) == (1, 2), errors
-    assert [line for line in errors.splitlines() if line.startswith("error: ")] == errors.splitlines()[-1:]
-    assert "Traceback" not in errors
-    assert gone("longca_bench.measuring.worker_process", faulty.root)
-    return before, errors
-
-
-def resumed(faulty, out):
-    """The records of a run that goes on."""
-    process = start(faulty, out, "--kernel", "naive", "--kernel", "slow", "--resume")
-    _, errors = process.communicate(timeout=600)
-    assert process.returncode == 0, errors
-    return records(out)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
-def test_a_disk_that_becomes_read_only(faulty, tmp_path):
-    """A kernel of Linux does that to a disk that fails. A tmpfs with an open file cannot be mounted read-only."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    make = "truncate -s 8M image && mkfs.ext4 -q image && mount -o loop image disk"
-    made = subprocess.run(["sh", "-c", make], cwd=tmp_path, capture_output=True, text=True)
-    if made.returncode:
-        pytest.skip(f"a small disk cannot be mounted here: {made.stderr.strip()}")
-    try:
-        abort = ["mount", "-o", "remount,abort", str(disk)]
-        before, errors = interrupted_by(faulty, disk / "run", lambda: subprocess.run(abort, check=True))
-        assert f"cannot write to {disk / 'run' / 'records.jsonl'}: Read-only file system. " in errors
-        assert "make room" not in errors
-        assert records(disk / "run") == before
-        shutil.copytree(disk / "run", tmp_path / "copy")
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
-    after = resumed(faulty, tmp_path / "copy")
-    assert (after[:2], len(after)) == (before, 4)
-
-
-def finished(faulty, out):
-    process = start(faulty, out, "--kernel", "naive")
-    process.communicate(timeout=600)
-    assert process.returncode == 0
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
-def test_what_is_not_resumed(faulty, tmp_path):
-    out = tmp_path / "run"
-    finished(faulty, out)
-    whole = (out / "records.jsonl").read_text()
-
-    def refusal(*options):
-        process = start(faulty, out, "--kernel", "naive", *options)
-        output, errors = process.communicate(timeout=600)
-        assert process.returncode == 2, output + errors
-        return errors
-
-    assert "--resume" in refusal()
-    (out / "records.jsonl").write_text(whole.replace('"status":"ok"', '"status":"fine"', 1))
-    assert "line 1" in refusal("--resume")
-    (out / "records.jsonl").write_text(whole)
-    environment = json.loads((out / "environment.json").read_text())
-    environment["device"]["name"] = "another machine"
-    (out / "environment.json").write_text(json.dumps(environment))
-    assert "another machine" in refusal("--resume")
-    assert (out / "records.jsonl").read_text() == whole
 
 
 @pytest.mark.exhaustive

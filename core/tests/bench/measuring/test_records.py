@@ -103,12 +103,6 @@ def test_a_folder_that_cannot_be_written_to(tmp_path):
             RunFolder(path, SURROUNDINGS)
 
 
-def test_a_folder_in_which_nothing_was_recorded_is_taken(run):
-    RunFolder(run, {**SURROUNDINGS, "python": "2"}).close()
-    write(run)
-    assert (found(run), load_environment(run)) == (([0, 1, 2], []), SURROUNDINGS)
-
-
 def test_a_skipped_case_is_run_again(run):
     folder = RunFolder(run, SURROUNDINGS)
     folder.append(record())
@@ -193,15 +187,6 @@ def test_a_second_writer_is_refused_until_the_first_has_died(run, file):
     assert found(run) == ([0, 1, 2, 0, 4], [])
 
 
-def test_a_file_that_was_removed_is_found_at_the_next_record(run):
-    folder = RunFolder(run, SURROUNDINGS)
-    folder.append(numbered(0))
-    folder.records.unlink()
-    with pytest.raises(RecordError, match="was removed during the run"):
-        folder.append(numbered(1))
-    folder.close()
-
-
 @pytest.fixture
 def small_files():
     """A limit on the size of files, so that a write ends in the middle as on a full disk."""
@@ -258,23 +243,17 @@ def test_what_differs_is_said_in_plain_words(run, file, changed, said):
 #: Changes of a verified record's line, each with the message that it must get.
 IMPOSSIBLE = [
     ('"median":0.2|"median":NaN', "median: "),
-    ('"median":0.2|"median":1e999', "median: "),
     ('"median":0.2|"median":0.1', "the median is 0.1, and the median of the samples is 0.2"),
     ('"median":0.2|"median":null', "the status is ok, and there is no time"),
-    ("[0.1,0.3,0.2]|[]", "the median is 0.2, and the median of the samples is nan"),
     ("[0.1,0.3,0.2]|[0.1,-0.3,0.2]", "samples.1: "),
     ('"tflops":null|"tflops":3.0', "tflops is 3.0, and 1 operations in 0.2 seconds are"),
     ('"passed":true|"passed":false', "the status is ok, and the finding of out did not pass"),
     ('"tensor":"out"|"tensor":"lse"', "the status is ok, and there is no finding of out"),
     ('"error":0.001|"err":0.001', "findings.0.error: Field required"),
-    ('"communication":{}|"communication":{"p2p":{}}', "communication.p2p.calls: Field required"),
     ('"gpu":null|"gpu":{"sm_clock":"x"}', "gpu.sm_clock"),
-    ('"machine":null|"machine":{"cores":1}', "machine.busy: Field required"),
     ('"strategy":null|"strategy":"usp"', "a strategy is given without placement"),
-    ('"status":"ok"|"status":"fine"', "status: "),
     ('"seqlen":64|"seqlen":"long"', "seqlen: "),
     ('"gpu":null|"gpu":' + '{"a":' * 10_000, "Invalid JSON"),
-    ('{"schema|', "Invalid JSON"),
 ]
 
 

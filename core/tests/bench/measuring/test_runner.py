@@ -85,16 +85,6 @@ def test_two_kernels_take_turns(core):
         assert record.tflops == pytest.approx(record.flops / record.median / 1e12)
 
 
-@pytest.mark.exhaustive
-def test_a_kernel_that_has_nobody_to_take_turns_with(core):
-    suite = load_suite("quick")
-    cases = expand(suite, core.kernels, Selection(patterns=("causal",), seqlens=(96,)))
-    monkeyed = core.manifest("sdpa").model_copy(update={"offers": core.manifest("sdpa").offers[-1:]})
-    core.kernels["sdpa"] = monkeyed
-    records = run_cases(suite, cases, CPU, core, lambda record: None, Options(interleave=True))
-    assert {(r.kernel, r.status) for r in records} == {("naive", "ok"), ("sdpa", "unsupported")}
-
-
 def test_faster_than_the_device_can_be_is_suspect():
     h200 = Device("cuda", (9, 0), name="NVIDIA H200")
     case = Case("sdpa", "full", 96, "auto", 0, 4, 2, 64, "bfloat16", "forward")

@@ -52,14 +52,6 @@ def test_nothing_is_said_where_computing_alone_takes_longer_than_the_whole():
     assert found["rank_compute_seconds"] == (1.0,)
 
 
-def test_drift_that_all_parts_meet_changes_nothing():
-    drift = [1 + 0.01 * n for n in range(100)]
-    slower = {"whole": [1.1 * d for d in drift], "compute": drift, "all": [0.5 * d for d in drift]}
-    found = fields(Strategy(**slower), budget=1e4)
-    assert found["hidden"] == pytest.approx(0.8)
-    assert found["hidden_interval"] == pytest.approx((0.8, 0.8))
-
-
 def test_parts_take_turns_and_have_as_many_samples():
     strategy = Strategy(whole=[1.2], compute=[1.0], all=[0.5])
     fields(strategy, budget=1e4)

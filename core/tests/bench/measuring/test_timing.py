@@ -11,8 +11,6 @@ from longca_bench.measuring import timing
 from longca_bench.measuring.timing import (
     LEAST,
     LOAD,
-    SAMPLES,
-    _calls_to_come,
     calls_in_a_row,
     loading_calls,
     take_samples,
@@ -49,35 +47,6 @@ def test_every_result_is_inspected_outside_the_timed_region():
     timed = take_samples(once, CPU, 0.0, lambda result: (time.sleep(0.05), seen.append(result)))
     assert seen == ["a result"] * (len(timed.warm_up) + LEAST)
     assert max(timed.samples) < 0.05
-
-
-def test_one_device_is_a_world_of_size_one():
-    timed = time_calls(lambda: time.sleep(0.001), CPU, 0.0)
-    assert timed.ranks == (timed.samples,)
-    assert timed.rank_medians == (timed.median,)
-
-
-@pytest.mark.parametrize(
-    ("taken", "before", "count"),
-    [
-        ([], 0.2, 5),  # as many as fit
-        ([], 0.001, 8),  # at most a batch
-        ([], 5.0, LEAST),  # at least some, however long they take
-        ([5.0], 5.0, LEAST - 1),
-        ([5.0] * LEAST, 5.0, 0),
-        ([0.3, 0.3, 0.3], 9.0, 1),  # by the time that they took, not by the warm-up
-        ([0.001] * (SAMPLES["cpu"] - 2), 0.001, 2),
-        ([0.001] * SAMPLES["cpu"], 0.001, 0),
-    ],
-)
-def test_calls_to_come(taken, before, count):
-    assert _calls_to_come(taken, before, 1.0, Mock(device=CPU.device, batch=8)) == count
-    assert _calls_to_come(taken, before, 1.0, CPU) == min(count, 1), "one device asks after each call"
-
-
-def test_a_cuda_device_has_fewer_samples():
-    world = Mock(device=torch.device("cuda"), batch=50)
-    assert _calls_to_come([], 1e-3, 1.0, world) == SAMPLES["cuda"] < SAMPLES["cpu"]
 
 
 @pytest.mark.parametrize(("seconds", "calls"), [(0.0, 0), (1e-3, 50), (0.03, 2), (0.2, 1), (0.25, 0), (3.0, 0)])

@@ -3,19 +3,6 @@
 import subprocess
 import sys
 
-import torch
-
-from longca_bench.measuring.world import World
-
-
-def test_a_world_of_one():
-    world = World(torch.device("cpu"))
-    assert (world.rank, world.size, world.everyone("a word")) == (0, 1, ["a word"])
-    sent = torch.arange(3)
-    assert world.all_to_all(sent, [3], [3]) is sent
-    assert world.line_up() is None
-
-
 CODE = """
 import gc, sys, torch
 from longca import plugins
@@ -40,7 +27,7 @@ assert 0 < workers.arena.unused_bytes == workers.arena.nbytes, "a case keeps sha
 assert [result.status for result in results] == ["ok", "ok"], results
 assert not results[0].fields.get("rank_samples"), "the fields of ranks are for ranks"
 begun = [phase for phase, before in zip(phases, [None, *phases]) if phase != before]  # a busy machine is timed twice
-assert begun == 2 * ["inputs", "load", "plan", "verify", "time", "verify again"], phases
+assert begun == 2 * ["inputs", "start", "load", "plan", "verify", "time", "verify again"], phases
 workers.close()
 assert not torch.distributed.is_initialized()
 print(sorted(name for name in sys.modules if name.startswith(("longca_bench.ranks", "longca_bench.measuring.traffic"))))
