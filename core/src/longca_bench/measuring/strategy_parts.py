@@ -7,7 +7,7 @@ and the communication without the kernel's calls. All ranks call these functions
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -45,49 +45,35 @@ __all__ = [
 _PARTS = 0.2
 
 
-@dataclass(frozen=True)
-class Baseline:
-    """Errors and times of a kernel on one device. There are no findings if the kernel does not take the whole mask.
-
-    `seconds` is the median time of one rank's share of the heads, while the other ranks wait, and `abreast` that on the
-    slowest rank when all do this at once. Both are None if the heads do not divide among the ranks.
-    """
-
-    findings: tuple[Finding, ...] = ()
-    seconds: float | None = None
-    abreast: float | None = None
-    ranks_abreast: tuple[float, ...] = ()
-
-    def fields(self) -> dict[str, Any]:
-        """The fields of the record."""
-        return {
-            "alone_seconds": self.seconds,
-            "abreast_seconds": self.abreast,
-            "rank_abreast_seconds": self.ranks_abreast,
-            "alone_findings": tuple(map(asdict, self.findings)),
-        }
-
-
 def single_gpu_baseline(
     case: Case, problem: Problem, strategy: RemoteStrategy, shared: SharedInputs, instruments: Instruments
-) -> Baseline:
-    """Errors and times of the kernel without a strategy. They are measured once, and the shared inputs keep them.
+) -> dict[str, Any]:
+    """The fields of the record about the kernel without a strategy. They are measured once for all strategies.
 
-    A kernel that is wrong on some rank, or ended this rank's worker, is a CaseEndError.
+    `alone` is the median time of one rank's share of the heads, while the other ranks wait, and `abreast` that on the
+    slowest rank when all do this at once. There is none if the heads do not divide among the ranks, and no finding if
+    the kernel does not take the whole mask. A kernel that is wrong on some rank, or ended this rank's worker, is a
+    CaseEndError.
     """
     key = case.kernel, case.direction
     if key not in shared.kept:
         shared.kept[key] = _measured_baseline(problem, strategy, shared, instruments)
-    found: Baseline = shared.kept[key]
+    found: dict[str, Any] = shared.kept[key]
     return found
 
 
 def _measured_baseline(
     problem: Problem, strategy: RemoteStrategy, shared: SharedInputs, instruments: Instruments
-) -> Baseline:
+) -> dict[str, Any]:
     world, announce, budget = instruments.world, instruments.announce, instruments.budget
+    fields: dict[str, Any] = {
+        "alone_seconds": None,
+        "abreast_seconds": None,
+        "rank_abreast_seconds": (),
+        "alone_findings": (),
+    }
     if not strategy.sharing.takes_whole:
-        return Baseline()
+        return fields
     share = shared.shares[world.rank]
 
     def verified() -> list[Finding]:
@@ -99,10 +85,10 @@ def _measured_baseline(
 
     announce(f"{COMPUTING} alone")
     found = agreed(world, verified, lambda: announce("alone"))
-    findings = worst(world.everyone(found, list[Finding]))
+    fields["alone_findings"] = tuple(map(asdict, worst(world.everyone(found, list[Finding]))))
     part = equal_share(problem, world.size)
     if part is None:
-        return Baseline(findings)
+        return fields
     about = strategy.kernel, part.problem(problem), part.inputs(shared.inputs), instruments.workers.arena
     calls = agreed(world, lambda: _BaselineCalls(*about))
     seconds = None
@@ -113,7 +99,8 @@ def _measured_baseline(
     seconds = world.everyone(seconds)[0]
     abreast = take_samples(partial(calls.sample, abreast=True), world, budget)
     agreed(world, calls.check)
-    return Baseline(findings, seconds, abreast.median, abreast.rank_medians)
+    times = {"abreast_seconds": abreast.median, "rank_abreast_seconds": abreast.rank_medians}
+    return {**fields, "alone_seconds": seconds, **times}
 
 
 def verify_baseline(

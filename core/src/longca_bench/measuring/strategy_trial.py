@@ -6,7 +6,6 @@ The strategy runs in this rank's worker, together with the workers of the other 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from random import Random, SystemRandom
 from typing import Any
 
@@ -29,14 +28,6 @@ from longca_bench.suites.tasks import Task
 from longca_bench.verification.findings import Finding, Verification, findings_of, wrong
 
 __all__ = ["StrategyTrial"]
-
-
-@dataclass(frozen=True)
-class _Word:
-    """The word of a rank to the others after a timed call: its findings, and a number that it has drawn."""
-
-    findings: list[Finding]
-    drawn: int
 
 
 class StrategyTrial:
@@ -127,9 +118,9 @@ class StrategyTrial:
             found += self._shard.incomplete(ran.results)
             if late := self._clocks.take(ran.reply.sample, ran.reply.seconds, ran.reply.answer.late):
                 found += self._shard.here([wrong(next(iter(ran.results)), late)])
-        words = self._world.everyone(_Word(found, _drawn()), _Word)
-        self._random = Random(repr([word.drawn for word in words]))
-        self._raise(worst(word.findings for word in words))
+        words = self._world.everyone((found, _drawn()), tuple[list[Finding], int])
+        self._random = Random(repr([drawn for _, drawn in words]))
+        self._raise(worst(findings for findings, _ in words))
         assert ran is not None, "a call without results has findings"
         return ran.reply.sample, ran.results
 
@@ -154,7 +145,7 @@ class StrategyTrial:
         """Errors and times of the kernel on one device. The clocks begin, or begin anew."""
         self._clocks = Clocks(self._world.device)
         about = self._task.case, self.problem, self._strategy, self._shared, self._instruments
-        return single_gpu_baseline(*about).fields()
+        return single_gpu_baseline(*about)
 
     def after_timing(self, timing: Timing, peaks: tuple[int, ...]) -> dict[str, Any]:
         """Each rank's times and memory, the clocks, and the times of computing and of communication."""

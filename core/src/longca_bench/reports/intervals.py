@@ -39,7 +39,7 @@ def median_bounds(samples: Samples) -> NDArray[np.float64]:
 
 
 def ratio_intervals(pairs: Pairs) -> list[Interval]:
-    """median(a) / median(b) of each pair, as `ratio_interval` gives it."""
+    """median(a) / median(b) of each pair, as `geometric_mean_interval` gives it."""
     found: list[Interval] = [Interval(1.0, -np.inf, np.inf)] * len(pairs)
     for counts, places, ordered in _by_count([a for a, _ in pairs], [b for _, b in pairs], least=1):
         a, b = (np.median(each, axis=1) for each in ordered)
