@@ -24,9 +24,7 @@ __all__ = ["advise", "problems", "suite_of_choices", "with_cases"]
 
 
 def problems(suite: Suite) -> Iterator[Sweep]:
-    """The problems of a suite, whose lengths are for all ranks together. Each is a sweep with one mask, shape and data
-    type.
-    """
+    """The problems of a suite, each a sweep of one mask, shape and dtype. Lengths are for all ranks together."""
     for sweep in suite.sweep:
         for pattern in sweep.patterns:
             sets, shapes = sweep.factor_sets(pattern), (sweep.heads, sweep.head_dims, sweep.dtypes)
@@ -37,10 +35,9 @@ def problems(suite: Suite) -> Iterator[Sweep]:
 
 
 def advise(problem: Sweep, device: Device, registry: Registry, *, most: int, ranks: int | None = None) -> Outcome:
-    """Asks for a problem's recommendation, and takes its first choices that can be measured here, at most so many.
+    """The first choices of a problem's recommendation that can be measured here, at most so many.
 
-    Measurements of the problem itself are left out of the evidence. `ranks` is None for one device. A problem of which
-    nothing can be measured or recommended here is a RequestError.
+    Measurements of the problem itself are no evidence. Nothing to measure or to recommend is a RequestError.
     """
     if "forward" not in problem.directions:
         raise RequestError(

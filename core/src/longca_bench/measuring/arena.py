@@ -38,9 +38,7 @@ class Where:
 
 @dataclass
 class Block:
-    """A piece of shared memory. A CPU's has a file descriptor, a CUDA device's an IPC handle. `memory` is an `mmap`, or
-    an address on the device.
-    """
+    """A piece of shared memory: an `mmap` with a descriptor, or an address on a CUDA device with an IPC handle."""
 
     number: int
     nbytes: int

@@ -38,9 +38,7 @@ _START = 300.0
 
 
 class Bench:
-    """Measures cases, together with the benches of the other ranks if there are any. `with_backward` has the lengths
-    whose references need gradients.
-    """
+    """Measures cases, together with the benches of the other ranks. `with_backward` has lengths that need gradients."""
 
     def __init__(
         self, device: Device, instruments: Instruments, with_backward: Container[int], wait_idle: float = 0.0
@@ -53,9 +51,9 @@ class Bench:
         self._inputs = InputCache(self._world, with_backward)
 
     def result(self, task: Task, seconds: float | None) -> Result:
-        """Measures a case within a deadline. Faults of a plugin's code are results, and so is a lack of memory here.
+        """Measures a case. Faults of a plugin's code are results, and so is a lack of memory here.
 
-        The deadline of some seconds runs from the worker's start on. Ranks have none: their leader holds them to it.
+        The deadline runs from the worker's start on. Ranks have none: their leader holds them to it.
         """
         workers, phases, self._seconds = self._instruments.workers, self._announce, seconds
         workers.deadline = None
@@ -96,10 +94,8 @@ class Bench:
         return self.measure(task)
 
     def measure(self, task: Task) -> Result:
-        """Verifies a case, times it if it is right, and verifies it again. What a plugin's code did may raise
-        CaseEndError.
-
-        Only the first rank's result of a right case has the measured fields.
+        """Verifies a case, times it if it is right, and verifies it again. Only rank 0's result has the measured
+        fields.
         """
         if self._world.device.type == "cuda":
             torch.cuda.set_per_process_memory_fraction(SHARE)  # of the current device, which is this one

@@ -32,10 +32,9 @@ _PAUSE = 0.01  # seconds between two looks
 
 
 class ChildProcess:
-    """A process in a session of its own, with a connection to it, which starts at once and runs a module.
+    """A process in a session of its own that runs a module. Its argument is the descriptor of a connection to it.
 
-    The descriptor of its end of the connection is its first argument. `hidden` names variables of this process that it
-    does not get. The last of its output is kept, or goes to this process's standard error.
+    It does not get `hidden` variables. The last of its output is kept, or goes to this process's standard error.
     """
 
     def __init__(

@@ -32,9 +32,7 @@ class Clocks:
         self._late: list[float] = []
 
     def take(self, sample: float, seconds: float, late: float = 0.0) -> str:
-        """Notes a call by both clocks, and the seconds for which the device went on after it. Returns the objection to
-        a kernel whose device goes on after its calls, or an empty text.
-        """
+        """Notes a call by both clocks. Returns the objection to a kernel whose device goes on, or an empty text."""
         self._calls.append((sample, seconds))
         self._late += [late] if late > LATE else []
         if late <= LATE or len(self._late) <= PAUSES:  # the host's own pause can make a single wait long

@@ -15,9 +15,7 @@ _PREFIX = "nvmlClocksThrottleReason"
 
 
 def gpu_state(own: Collection[int] = ()) -> dict[str, Any] | None:
-    """The current GPU's state by NVML, or None without a GPU: clocks in MHz, power in W, temperature in °C, the names
-    of active throttle reasons, and the number of processes beside our own. Or `error`, if NVML fails.
-    """
+    """The current GPU by NVML: MHz, W, °C, active throttle reasons and the number of other processes; or `error`."""
     if not torch.cuda.is_available():
         return None
     import pynvml  # type: ignore[import-untyped]

@@ -26,9 +26,7 @@ PUSHING = "push"
 
 @dataclass(frozen=True)
 class Place:
-    """The place of a rank in a job: its number here and among all, the job's store, and the number of the process
-    group, which a failure ends.
-    """
+    """The place of a rank in a job, with the job's store and the number of the process group, which a failure ends."""
 
     world: int
     rank: int
@@ -40,10 +38,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Setup:
-    """What all cases of a run share, and the first message to a rank, with its place.
-
-    `with_backward` has the lengths whose references need gradients. `memory` limits a worker's address space in bytes.
-    """
+    """What all cases of a run share, and a rank's first message. `with_backward` has lengths that need gradients."""
 
     device: Device
     disabled: frozenset[str]
@@ -55,9 +50,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a case: its end, the reason for an end other than `ok`, and the measured fields of the record.
-    After a last one the process that measured it can measure nothing more.
-    """
+    """The result of a case. After a last one the process that measured it can measure nothing more."""
 
     status: Status
     message: str
@@ -71,10 +64,7 @@ def to_json(value: object) -> bytes:
 
 
 def from_json(data: bytes, kind: Any = Any) -> Any:
-    """The value of a type that another process gave to `to_json`. Anything else is a ValueError.
-
-    `Any` leaves lists in place of tuples, and dicts in place of dataclasses.
-    """
+    """The value of a type that was given to `to_json`, or a ValueError. `Any` leaves lists and dicts."""
     return _adapter(kind).validate_json(data)
 
 

@@ -45,10 +45,7 @@ _CPUS = Path("/sys/devices/system/cpu")
 
 
 class Noise:
-    """A watch over the machine during a measurement. It begins when it is made.
-
-    The GPU is the current device of torch. This process, the `own` ones and their descendants are ours.
-    """
+    """A watch over the machine, which begins when it is made. The `own` processes and their descendants are ours."""
 
     def __init__(self, kind: str, own: Iterable[int] = ()) -> None:
         self._on_gpu, self._own = kind == "cuda", {os.getpid(), *own}
@@ -81,9 +78,8 @@ class Noise:
         return {**found, "busy": bool(why), "why": why}
 
     def _seconds_of_others(self) -> float | None:
-        """Seconds that all processes but our own have worked on the allowed cores. None where the system counts none.
-
-        The time of a virtual machine's neighbours counts.
+        """Seconds of all but our own processes, and of a virtual machine's neighbours, on the allowed cores, if
+        counted.
         """
         times = psutil.cpu_times(percpu=True)
         found = [times[core] for core in _allowed_cores() if core < len(times)]
@@ -104,9 +100,7 @@ def own_processes(roots: Iterable[int]) -> set[int]:
 
 
 def wait_idle(kind: str, seconds: float, own: Iterable[int] = ()) -> bool:
-    """Waits some seconds until other processes leave the machine alone, with one look of half a second in any case.
-    None of our own may work meanwhile. Returns whether the machine is quiet.
-    """
+    """Waits, after one look at least, until other processes leave the machine alone. Returns whether they do."""
     end = time.monotonic() + seconds
     while True:
         watch = Noise(kind, own)

@@ -22,9 +22,7 @@ def let_threads_sleep() -> None:
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a run. Seconds of the deadline and of `wait_idle` are for each case. `memory` is bytes of address
-    space of a worker.
-    """
+    """Options of a run. Seconds are for each case, and `memory` is bytes of address space of a worker."""
 
     deadline: float = DEADLINE
     memory: int | None = None

@@ -16,10 +16,7 @@ _FROZEN = ConfigDict(frozen=True)  # the JSON form has more, which follows from 
 
 
 class Timed(BaseModel):
-    """Predicted and measured seconds of one direction, or of both together, with the 90 % interval of the time.
-
-    None stands for a number without evidence or without a measurement. `case` is the hash of the case that measures it.
-    """
+    """Predicted and measured seconds of a direction, or of both together, with the 90 % interval and a case's hash."""
 
     model_config = _FROZEN
 

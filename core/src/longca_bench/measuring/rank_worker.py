@@ -176,10 +176,7 @@ class _Planned:
 
 
 class RankWorker:
-    """The part of a worker that only ranks have. It joins a numbered group of workers.
-
-    `marks` is the descriptor of the memory of its marks, in the process that started the worker.
-    """
+    """The part of a worker that only ranks have. `marks` is the descriptor of its marks in the rank's process."""
 
     def __init__(self, worker: WorkerProcess, device: torch.device, place: Place, number: int, marks: int) -> None:
         here = os.open(f"/proc/{os.getppid()}/fd/{marks}", os.O_RDWR)
@@ -276,9 +273,8 @@ class RankWorker:
         return Answer.model_validate({"traffic": traffic, "changed": before.changed()})
 
     def _repeat(self, what: str, load: int = 0) -> Answer:
-        """Times WHOLE, COMPUTE, a kind of collectives or ALL, or loads the device with so many calls in a row.
-
-        A rank without collectives of a kind meets the barrier alone.
+        """Times a part, which a rank without such collectives only meets, or loads the device with so many calls in a
+        row.
         """
         self._planned.kernel.restart()
         part = self._repeats.get(what, lambda: None)

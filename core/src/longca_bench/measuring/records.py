@@ -198,10 +198,7 @@ class Record(BaseModel):
 
 
 def read_records(path: Path) -> Iterator[Record]:
-    """The records of a run's folder, or of its file. If a case was run again, its last record counts.
-
-    A file that cannot be read or a line that is no record is a RequestError, which names the line.
-    """
+    """The records of a run's folder or file, the last of each case. A line that is no record is a RequestError."""
     notes: list[str] = []
     records = {record.case: record for record in records_of(path, notes)}
     if notes:

@@ -46,9 +46,7 @@ _numbers = count(1)
 
 @dataclass(eq=False)
 class RemotePlan(Plan):
-    """A plan that a worker keeps by its number, with what the worker says of it. `age` is the worker process that has
-    it.
-    """
+    """A plan that a worker keeps by its number. `age` is the worker process that has it."""
 
     number: int
     age: int
@@ -94,11 +92,9 @@ class RemoteKernel:
         self._worker.start()
 
     def load(self) -> dict[str, list[str]]:
-        """Imports the kernel in the worker, and returns the names of the arguments of each method. `**` stands for any
-        others.
+        """Imports the kernel in the worker, and returns the arguments of each method. `**` stands for any others.
 
-        A worker whose global state was changed is replaced first. A failure, or an import that changes global state, is
-        a CaseEndError.
+        A worker whose global state was changed is replaced first. A failure is a CaseEndError.
         """
         self._replace_changed()
         return self._worker.load(self.name)
@@ -233,10 +229,7 @@ def results_of(
     landing: Mapping[str, Tensor],
     what: str = "kernel",
 ) -> dict[str, Tensor]:
-    """The results of a call by their names: the caller's buffers, or where the other results landed.
-
-    Results that break the contract are a ContractError.
-    """
+    """The results of a call by their names: buffers, or where others landed. Broken contracts are a ContractError."""
     names = NAMES[direction]
     if answer.fault or len(answer.returned) != len(names):
         raise ContractError({names[0]: answer.fault or f"the worker described {len(answer.returned)} results"})

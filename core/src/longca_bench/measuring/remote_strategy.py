@@ -126,10 +126,9 @@ class RemoteStrategy:
         return {str(kind): traffic for kind, traffic in answer.traffic.items()}
 
     def repeat(self, what: str) -> tuple[float, None]:
-        """The seconds of a noted part, which the workers of all ranks repeat together. There is no result.
+        """The seconds of a noted part, which the workers of all ranks repeat together, and no result.
 
-        The part is WHOLE, COMPUTE, ALL or a kind of collectives. The whole loads the device before every part, so that
-        all parts meet the clocks of calls in a row.
+        The whole loads the device before every part, so that all parts meet the clocks of calls in a row.
         """
         self._load(lambda times: ("repeat", WHOLE, times))
         reply = self._worker.call("repeat", what)
@@ -150,10 +149,7 @@ def _at_least(reply: Reply) -> float:
 
 
 def agreed(world: World, call: Callable[[], _T], announce: Callable[[], None] = lambda: None) -> _T:
-    """The result of a call that all ranks make. A call that is wrong on one rank is a CaseEndError on all of them.
-
-    `announce` is called when this rank has made its call, and waits for the others.
-    """
+    """The result of a call that all ranks make, before `announce`. One that is wrong on a rank is so on all of them."""
     fault, made = "", []
     try:
         made.append(call())

@@ -43,9 +43,7 @@ _Results = Sequence[Sequence[float]]
 
 @dataclass(frozen=True)
 class Repeatability:
-    """Two runs of the same work on one device: the samples of each result of both, and the noise as `Noise.stop` gives
-    it.
-    """
+    """The samples of each result of two runs of the same work, and the noise as `Noise.stop` gives it."""
 
     a: _Results
     b: _Results
@@ -90,10 +88,7 @@ def measure_repeatability(kinds: Sequence[str], module: str = __name__) -> dict[
 
 
 def run(kind: str, seconds: float = SECONDS) -> dict[str, Any]:
-    """Takes results for some seconds. A result is a warm-up and samples, by the rules of a case.
-
-    `results` has the samples of each result, and `noise` is as `Noise.stop` gives it.
-    """
+    """The samples of each result in some seconds, timed as a case is, and the noise as `Noise.stop` gives it."""
     import torch
     from torch.nn.functional import scaled_dot_product_attention
 

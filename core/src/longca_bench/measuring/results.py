@@ -54,11 +54,7 @@ def held(
     buffers: Mapping[str, Tensor],
     like: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
-    """The results of a call in this process, by their names. `like` has tensors of the contract's shapes, dtypes and
-    device.
-
-    Results that break the contract are a ContractError.
-    """
+    """The results of a call in this process, by their names. `like` has the contract's shapes, dtypes and device."""
     named, fault = named_results(direction, results)
     faults = {NAMES[direction][0]: fault} if fault else {}
     for name, returned in describe_all(named, tensors, buffers).items():
@@ -113,9 +109,7 @@ def _describe(result: Any, tensors: Mapping[str, Tensor], buffers: Mapping[str, 
 
 
 def fault_of(name: str, returned: Returned, like: Tensor, asked: bool) -> str:
-    """The breach of the contract by a result, in a clause, or an empty text. `like` has the contract's shape, dtype and
-    device. `asked` says whether a buffer was passed in for it.
-    """
+    """The breach of the contract by a result, in a clause, or an empty text. `asked` means that a buffer was given."""
     if returned.fault:
         return returned.fault
     got = f"{tuple(returned.shape)} {returned.dtype} on {returned.device}"

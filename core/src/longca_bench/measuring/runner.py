@@ -55,10 +55,9 @@ def run_cases(
     options: Options = Options(),
     together: Callable[[Setup, Task, float], Result] | None = None,
 ) -> list[Record]:
-    """Runs cases, and returns their records in the order in which they came. `record` gets each as soon as it is there.
+    """Runs cases, and returns their records in the order in which they came. `record` gets each at once.
 
-    The device is that of each worker or rank. `together` is `Leader.run` of a job, whose ranks measure each case
-    together.
+    `together` is `Leader.run` of a job, whose ranks measure each case together.
     """
     run = _Run(suite, device, registry, record, options)
     with_backward = frozenset(case.seqlen for case in cases if case.direction == "backward")

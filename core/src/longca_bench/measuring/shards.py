@@ -52,9 +52,7 @@ class Shard:
             self._owner[tokens], self._row[tokens] = rank, torch.arange(len(tokens))
 
     def draw(self, random: Random) -> None:
-        """Draws the next change, which all ranks make from the same random source. The inputs stay as they are until
-        they are written.
-        """
+        """Draws the next change, the same on all ranks. Inputs stay as they are until they are written."""
         self.change = Change.draw(self._problem, self.change, random)
 
     def write(self, *names: str) -> None:
@@ -95,9 +93,7 @@ class Shard:
         return found + self._named(check_values(whole, self._shared.expected, rough_lse=self._rough_lse).findings)
 
     def check_rows(self, results: Mapping[str, Tensor], random: Random) -> list[Finding]:
-        """The failures of this rank's heads at some tokens, and of the checksums of this rank's tokens. All ranks draw
-        the same tokens.
-        """
+        """The failures of this rank's heads at some tokens, the same on all ranks, and of this rank's checksums."""
         tokens = drawn_tokens(len(self._owner), random)
         parts, expected = self._at(tokens, results, self._shared.shares), self._shared.expected
         found = list[Finding]()

@@ -159,9 +159,7 @@ class SharedInputs:
 
 
 class InputCache:
-    """Draws inputs and computes references, and keeps the latest ones. All ranks ask for the same cases in the same
-    order. `with_backward` has the lengths whose references need gradients.
-    """
+    """Draws inputs and computes references, and keeps the latest. `with_backward` has lengths that need gradients."""
 
     def __init__(self, world: World, with_backward: Container[int]) -> None:
         self._world, self._with_backward = world, with_backward

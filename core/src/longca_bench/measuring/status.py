@@ -18,9 +18,7 @@ _KILLED = "LongCA did not end the process. The system does when memory runs out:
 
 
 class Status(StrEnum):
-    """The end of a case, as records have it, with a sentence for the docs and a remedy in which `{kernel}` is the
-    kernel.
-    """
+    """The end of a case, as records have it, with a sentence for the docs and a remedy for `{kernel}`."""
 
     meaning: str
     advice: str

@@ -106,10 +106,7 @@ def _measured_baseline(
 def verify_baseline(
     kernel: Kernel, problem: Problem, inputs: Inputs, expected: Reference, *, rough_lse: bool
 ) -> tuple[Finding, ...]:
-    """Verifies a kernel's output, or its gradients if the direction is `backward`. The kernel takes the problem.
-
-    `rough_lse` says whether the offer that covers the problem calls its log-sum-exp rough.
-    """
+    """The findings of a kernel's output, or of its gradients if the direction is `backward`."""
     plan = kernel.plan(problem)
     change = Change.first(problem)
     mine, means = change.made_all(inputs), Means.here(inputs.q, change)

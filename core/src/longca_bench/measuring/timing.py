@@ -185,11 +185,9 @@ def _flush_buffer() -> torch.Tensor:
 
 
 def loading_calls(seconds: float, pace: float = 0.0) -> int:
-    """The calls of a kernel that come before a timed call on a CUDA device, by the seconds of the last timed call, if
-    any.
+    """The number of calls before a timed call on a CUDA device, by the last one's seconds and the host's pace.
 
-    A host whose pace (seconds for each loading call) is slower than the device makes fewer, which take it at most twice
-    LOAD.
+    A host whose pace, in seconds a call, is slower than the device makes fewer: they take it at most twice LOAD.
     """
     return math.ceil(LOAD / max(seconds, pace / 2)) if 0 < seconds < LONG else 0
 

@@ -36,9 +36,7 @@ _LOOK = 0.5  # seconds between two looks while a worker computes
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer of a worker, with this process's clock: seconds until it said that the timed call had ended, or
-    answered.
-    """
+    """The answer of a worker, and the seconds until it said so, or that the timed call had ended, by this clock."""
 
     answer: Answer
     seconds: float
@@ -147,9 +145,7 @@ class Worker:
         self._receive()
 
     def load(self, kernel: str) -> dict[str, list[str]]:
-        """Makes it import a kernel and make its instance, unless it has. Returns the names of the arguments of each
-        method.
-        """
+        """Makes it import a kernel, unless it has, and returns the names of the arguments of each method."""
         self._ready()
         if kernel not in self._loaded:
             self._loaded[kernel] = self.imports("load", kernel).methods
@@ -175,10 +171,7 @@ class Worker:
         return where
 
     def call(self, command: str, *arguments: object) -> Reply:
-        """Gives it a command, and waits for the answer.
-
-        A plugin that raised, a lost worker, an answer that is none, and a deadline that passed are a CaseEndError.
-        """
+        """Gives it a command, and waits for the answer. All that is no good answer in time is a CaseEndError."""
         if self._workers.arena.device.type == "cuda":
             torch.cuda.synchronize()  # what this process has written is there
         self._ready()

@@ -228,9 +228,7 @@ class WorkerProcess:
         return torch.cuda.max_memory_allocated() - before + window_bytes(), results
 
     def _land(self, named: dict[str, Any], landing: dict[str, Tensor]) -> float:
-        """Copies results to shared memory on the caller's stream. Returns the seconds for which the device went on
-        afterwards, or 0 on CPUs.
-        """
+        """Copies results to shared memory. Returns the seconds for which a CUDA device went on with other work."""
         for name, there in landing.items():
             there.copy_(named[name])
         if self._world.device.type == "cpu":

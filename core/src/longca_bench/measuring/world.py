@@ -21,11 +21,7 @@ BUDGET = 0.25
 
 
 class World:
-    """The world of one device. It needs no process group, and talking costs no time.
-
-    `longca_bench.ranks.world.JobWorld` is the world of several ranks. They tell each other their times after a batch of
-    timed calls.
-    """
+    """The world of one device, without a process group. `longca_bench.ranks.world.JobWorld` is that of ranks."""
 
     rank, size, batch = 0, 1, 1
 
@@ -57,9 +53,7 @@ class World:
             torch.cuda.empty_cache()
 
     def all_to_all(self, sent: Tensor, sizes_out: list[int], sizes_in: list[int]) -> Tensor:
-        """Exchanges parts of flat tensors among ranks: the parts for each rank, then those from each, in the order of
-        ranks.
-        """
+        """Exchanges parts of flat tensors: those for each rank, and those from each, in the order of ranks."""
         return sent
 
 

@@ -60,8 +60,7 @@ class BoardLostError(LongCAError):
 class Board:
     """Named values that every process of the job can read. They are JSON: anyone who reaches the store can write one.
 
-    Raises:
-        BoardLostError: From every method, if the process that opened the store has ended.
+    Without the process that opened the store, every method raises BoardLostError.
     """
 
     def __init__(self, store: Store) -> None:

@@ -16,17 +16,10 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Job:
-    """A place in a job.
+    """A place in a job, whose processes find each other in a store.
 
-    Attributes:
-        rank: This process's rank.
-        size: Number of ranks.
-        local_rank: The rank's number on this machine.
-        host: Host of the store in which the job's processes find each other.
-        port: Port of the store.
-        opens_store: Whether this process opens the store. Rank 0 does, unless the launcher has.
-        on_one_host: Whether all ranks are on this host.
-        starts_all: Whether this process starts all ranks. torchrun starts one for each.
+    Rank 0 opens the store, unless the launcher has. With `starts_all` this process starts all ranks, and else torchrun
+    starts one for each.
     """
 
     rank: int
@@ -68,11 +61,7 @@ def local_job(ranks: int) -> Job:
 
 
 def current_job() -> Job | None:
-    """The place in a job by the environment, or None outside of a job.
-
-    Raises:
-        RequestError: Some of the environment's variables are missing.
-    """
+    """The place in a job by the environment, or None outside of a job. Missing variables are a RequestError."""
     names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return None

@@ -107,10 +107,7 @@ class Leader:
 
 @contextmanager
 def leading(job: Job) -> Iterator[Leader]:
-    """Leads a job from its rank 0, and supervises the ranks that this process starts, each in a thread.
-
-    At the end all members go.
-    """
+    """Leads a job, and supervises each rank that this process starts in a thread. At the end all members go."""
     job.enter()
     store = serve_store(job.host, job.port) if job.opens_store else None
     if store is not None:
