@@ -123,10 +123,10 @@ class Traffic(_Data):
 class PlanFacts(_Data):
     """The facts that a worker says of a plan. Bytes are those of its tensors. `fault` is its error in a clause."""
 
-    form: _Word
-    form_text: _Word
-    backend: _Word
-    metadata_bytes: _Bytes
+    form: _Word = ""
+    form_text: _Word = ""
+    backend: _Word = ""
+    metadata_bytes: _Bytes = 0
     fault: _Word = ""
 
 

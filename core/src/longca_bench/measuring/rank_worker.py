@@ -235,7 +235,7 @@ class RankWorker:
         elif type(nbytes) is not int or not 0 <= nbytes <= MOST_BYTES:
             fault = f"the plan's metadata_bytes is {plain_text(repr(nbytes), 40)}"
         self._latest = _Planned(strategy, plan, kernel)
-        facts = PlanFacts(form="", form_text="", backend="", metadata_bytes=0 if fault else nbytes, fault=fault)
+        facts = PlanFacts(metadata_bytes=0 if fault else nbytes, fault=fault)
         moved, changed, laid_out = moved_by(strategy, manifest), before.changed(), laid_out - start
         return Answer(seconds=seconds, layout_seconds=laid_out, plan=facts, moved_by=moved, changed=changed)
 

@@ -252,8 +252,7 @@ def _lands(returned: dict[str, Returned], name: str, there: Tensor) -> bool:
 def _facts(plan: Any, problem: Problem) -> PlanFacts:
     """The facts that a plan says of itself. A fact that is missing or impossible is its fault."""
     if not isinstance(plan, Plan):
-        kind = plain_text(type(plan).__name__, 100)
-        return PlanFacts(form="", form_text="", backend="", metadata_bytes=0, fault=f"plan returned a {kind}")
+        return PlanFacts(fault=f"plan returned a {plain_text(type(plan).__name__, 100)}")
     fault, nbytes, backend = "", plan.metadata_bytes, cast(object, plan.backend)
     if plan.problem is not problem and plan.problem != problem:
         fault = "the plan is for another problem than the one that was asked"
