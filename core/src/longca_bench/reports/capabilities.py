@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
+from itertools import product
 from typing import Any
 
 from rich.columns import Columns
@@ -18,7 +19,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from longca.manifests import Device, KernelManifest, Offer, Problem, Reason, StrategyManifest, Verdict
+from longca.manifests import Device, KernelManifest, Problem, Reason, StrategyManifest, Verdict
 from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
 from longca.manifests.verified import Standing, standing
@@ -100,10 +101,8 @@ class Question:
         dtypes = _DTYPES if self.dtype is None and "dtype" in codes else (problem.dtype,)
         heads = (GQA, MHA) if self.heads is None and "gqa" in codes else ((problem.heads_q, problem.num_heads_kv),)
         dims = (HEAD_DIM, OTHER_HEAD_DIM) if self.head_dim is None and "head_dim" in codes else (problem.head_dim,)
-        for dtype in dtypes:
-            for heads_q, heads_kv in heads:
-                for head_dim in dims:
-                    yield replace(problem, dtype=dtype, heads_q=heads_q, heads_kv=heads_kv, head_dim=head_dim)
+        for dtype, (heads_q, heads_kv), head_dim in product(dtypes, heads, dims):
+            yield replace(problem, dtype=dtype, heads_q=heads_q, heads_kv=heads_kv, head_dim=head_dim)
 
 
 @dataclass(frozen=True)
@@ -151,7 +150,8 @@ def examine(registry: Registry, kernel: str, pattern: Pattern, direction: Direct
     if best.reach is Reach.HERE or vetoed:
         return best
     for alone in _offers_apart(registry.manifest(kernel), question.device.kind):
-        if _is_about_the_question(best) and not alone.offers[0].runs_on(question.device.kind):
+        only_values = all(reason.code != "device" for reason in best.verdict.reasons)
+        if best.reach is Reach.OPTIONS and only_values and not alone.offers[0].runs_on(question.device.kind):
             break
         cell = _ask(registry, alone, problem, question)
         if cell.reach is Reach.HERE:
@@ -187,11 +187,6 @@ def _cell(problem: Problem, verdict: Verdict) -> Cell:
     else:
         reach = Reach.DEVICE if codes <= {"device", "package"} else Reach.OPTIONS
     return Cell(reach, problem, verdict)
-
-
-def _is_about_the_question(cell: Cell) -> bool:
-    """Whether heads, data type or head dimension stop a kernel, and not the device."""
-    return cell.reach is Reach.OPTIONS and all(reason.code != "device" for reason in cell.verdict.reasons)
 
 
 @cache
@@ -338,17 +333,13 @@ def print_explanation(
     console.print(f"[bold]{safe(kernel)}[/] on [bold]{safe(pattern)}[/]")
     console.print(f"[dim]{safe(question.device)}\n{question.describe()}[/]\n")
     grid = Table.grid(padding=(0, 2, 0, 0))
-    told: list[str] = []
     for cell in cells:
         direction = cell.problem.direction
         mark = marks()[0] if cell.reach is Reach.HERE else marks()[1]
         here = ", verified on this machine" if cell.standing is Standing.VERIFIED_HERE else ""
         grid.add_row(f"[bold]{direction}[/]", f"{mark} {cell.reach.meaning}{here}")
-        details = _details(cell)
-        again = "covered by the same offer" if cell.verdict.offer else "for the same reasons"
-        for line in [again] if details == told else details:
+        for line in _details(cell):
             grid.add_row("", safe(line))
-        told = details
         others = ", ".join(alternatives[direction]) or "no other kernel"
         grid.add_row("", f"[dim]{'also' if cell.reach is Reach.HERE else 'instead'}:[/] {safe(others)}")
     console.print(grid)
@@ -358,13 +349,6 @@ def _details(cell: Cell) -> list[str]:
     offer, problem = cell.verdict.offer, cell.problem
     if offer is None:
         return [str(reason) for reason in cell.verdict.reasons]
-    heads = f"{problem.heads_q}:{problem.heads_kv} heads"
-    asked = f"asked in {problem.dtype}, {heads}, head dimension {problem.head_dim}"
-    return [asked, "covered by the offer:", *(f"  {line}" for line in _describe(offer))]
-
-
-def _describe(offer: Offer) -> list[str]:
-    """The lines that describe an offer."""
     most = f", at most {offer.most}" if offer.most else ""
     blocks = f", blocks of {', '.join(map(str, offer.block_sizes))}" if offer.block_sizes else ""
     dims = f"up to {offer.max_head_dim}" if offer.max_head_dim else "of any size"
@@ -373,9 +357,12 @@ def _describe(offer: Offer) -> list[str]:
     devices = ["CPU"] if offer.cpu else []
     devices += [f"compute capability {offer.verified_on}"] if offer.verified_on else []
     devices += [f"compute capability {offer.expected_on} (expected)"] if offer.expected_on else []
+    heads = f"{problem.heads_q}:{problem.heads_kv} heads"
     return [
-        f"form {offer.form}{most}{blocks}, whose metadata grows as {offer.metadata}",
-        f"dtypes {', '.join(offer.dtypes)}; head dimensions {dims}; {'GQA and MHA' if offer.gqa else 'MHA alone'}",
-        f"on {' and '.join(devices)}; {'' if offer.deterministic else 'not '}deterministic",
-        f"log-sum-exp of its backward: {offer.backward}",
+        f"asked in {problem.dtype}, {heads}, head dimension {problem.head_dim}",
+        "covered by the offer:",
+        f"  form {offer.form}{most}{blocks}, whose metadata grows as {offer.metadata}",
+        f"  dtypes {', '.join(offer.dtypes)}; head dimensions {dims}; {'GQA and MHA' if offer.gqa else 'MHA alone'}",
+        f"  on {' and '.join(devices)}; {'' if offer.deterministic else 'not '}deterministic",
+        f"  log-sum-exp of its backward: {offer.backward}",
     ]

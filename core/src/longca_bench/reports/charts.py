@@ -1,4 +1,4 @@
-"""Charts as Vega-Lite, by altair: throughput, memory, performance profiles and ratios of two runs.
+"""Charts as Vega-Lite, by altair: throughput, memory and performance profiles.
 
 The HTML page draws them from its own records. `draw_charts` writes throughput and memory as .png files.
 """
@@ -116,15 +116,11 @@ def chart_specs(names: Sequence[str], speed_unit: str, memory: str, *, legend: b
         y=alt.Y("ms:Q", scale=alt.Scale(zero=False)),
         tooltip=["call:Q", "ms:Q"],
     )
-    ratio = alt.X("ratio:Q", title="time of A / time of B", scale=alt.Scale(type="log", nice=False))
-    ratios = base.mark_point(**tip).encode(x=ratio, y=alt.Y("who:N", title=None, sort=None), shape=shape)
-    one = alt.Chart(alt.InlineData([{"one": 1}])).mark_rule(strokeDash=[4, 3], color="gray").encode(x="one:Q")
     made = {
         "lengths": over_lengths.facet(facet=alt.Facet("mask:N", title=None, sort=None), columns=4),
         "masks": at_one_length.properties(width=400),
         "profile": profile.properties(width=400, height=220),
         "memory": over_peaks.properties(width=400, height=180),
-        "ratios": alt.layer(one, ratios).properties(width=500),
         "samples": samples.properties(width=400, height=130),
     }
     return {name: chart.to_dict() for name, chart in made.items()}

@@ -6,7 +6,7 @@ A ratio is median(A) / median(B). It is above 1 if B is faster. Only cases that 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,7 @@ KEY = (
 MUST_MATCH = ("device.name", "packages.torch", "python", "suite", "environment.json")
 #: Facts that the records tell, or that change all the time.
 _LEFT_OUT = ("suite.", "gpu.")
+_DIFFERS = "{name} is {a} in A and {b} in B"
 _MOST_LISTED = 20  # cases that a list names before it only counts
 _VIEW = View(
     tables=("who", "direction"),
@@ -55,16 +56,6 @@ _VIEW = View(
     apart=("case",),
     values=tuple(Value(name, "first") for name in ("a_ms", "b_ms", "ratio", "interval", "verdict")),
 )
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A fact that differs between the runs, and whether it makes times incomparable."""
-
-    name: str
-    a: str
-    b: str
-    forbids: bool
 
 
 @dataclass(frozen=True)
@@ -85,7 +76,8 @@ class Comparison:
         mean: Geometric mean of the ratios. None without ratios.
         only_a: Cases of A alone.
         only_b: Cases of B alone.
-        differences: The facts that differ between their environments.
+        differences: The facts that differ between their environments: a name, the values in A and B, and whether it
+            forbids to compare times.
         complaints: Sentences about wrong lines of the runs.
     """
 
@@ -93,7 +85,7 @@ class Comparison:
     mean: Interval | None
     only_a: tuple[Record, ...] = ()
     only_b: tuple[Record, ...] = ()
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[dict[str, Any], ...] = ()
     complaints: tuple[str, ...] = ()
 
     @property
@@ -109,9 +101,9 @@ def compare_runs(a: Run, b: Run, *, force: bool = False) -> Comparison:
         RequestError: The environments are unlike and `force` is not given, or no case is in both runs.
     """
     differences = environment_differences(a, b)
-    against = [difference for difference in differences if difference.forbids]
+    against = [_DIFFERS.format_map(difference) for difference in differences if difference["forbids"]]
     if against and not force:
-        why = "; ".join(f"{d.name} is {d.a} in A and {d.b} in B" for d in against)
+        why = "; ".join(against)
         raise RequestError(f"the runs were not made alike: {why}. Add --force to compare them all the same")
     of_a, of_b = _by_key(a.records, KEY), _by_key(b.records, KEY)
     if not of_a.keys() & of_b.keys():
@@ -131,15 +123,16 @@ def compare_kernels(records: Sequence[Record], a: str, b: str) -> Comparison:
     return Comparison(*_compared(*sides))
 
 
-def environment_differences(a: Run, b: Run) -> list[Difference]:
+def environment_differences(a: Run, b: Run) -> list[dict[str, Any]]:
     """The facts that differ between two runs. Facts that forbid comparing come first."""
     of_a, of_b = _facts(a), _facts(b)
     found = []
     for name in dict.fromkeys((*of_a, *of_b)):
         if of_a.get(name) != of_b.get(name):
             forbids = name in MUST_MATCH or (name == "driver" and name in of_a and name in of_b)
-            found.append(Difference(name, of_a.get(name, "unknown"), of_b.get(name, "unknown"), forbids))
-    return sorted(found, key=lambda difference: not difference.forbids)
+            values = {side: facts.get(name, "unknown") for side, facts in (("a", of_a), ("b", of_b))}
+            found.append({"name": name, **values, "forbids": forbids})
+    return sorted(found, key=lambda difference: not difference["forbids"])
 
 
 def verdict(ratio: Interval) -> str:
@@ -164,9 +157,9 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "ratio": "median(A) / median(B): above 1, B is faster",
         "geometric_mean": _interval_json(comparison.mean),
         "pairs": [_pair_json(pair) for pair in comparison.pairs],
-        "only_a": [{**_about(record), "status": record.status} for record in comparison.only_a],
-        "only_b": [{**_about(record), "status": record.status} for record in comparison.only_b],
-        "differences": [asdict(difference) for difference in comparison.differences],
+        "only_a": list(map(_about, comparison.only_a)),
+        "only_b": list(map(_about, comparison.only_b)),
+        "differences": list(comparison.differences),
         "complaints": list(comparison.complaints),
     }
 
@@ -236,9 +229,9 @@ def sentences(comparison: Comparison) -> Iterator[str]:
     neither = len(comparison.pairs) - len(comparison.compared) - len(changed)
     if neither:
         yield f"{counted(neither)} measured in neither run."
-    for d in comparison.differences:
-        unlike = "unlike, compared all the same" if d.forbids else "also unlike"
-        yield f"{unlike}: {d.name} is {d.a} in A and {d.b} in B"
+    for difference in comparison.differences:
+        unlike = "unlike, compared all the same" if difference["forbids"] else "also unlike"
+        yield f"{unlike}: {_DIFFERS.format_map(difference)}"
     mean, ratios = comparison.mean, [pair.ratio for pair in comparison.compared]
     if mean is None:
         yield "No case was measured in both runs: nothing to compare."
@@ -265,12 +258,12 @@ def _interval_json(interval: Interval | None) -> dict[str, Any] | None:
     """JSON has no infinity. Null stands for an unknown end."""
     if interval is None:
         return None
-    ends = {"low": interval.low, "high": interval.high} if interval.is_known else {"low": None, "high": None}
-    return {"value": interval.value, **ends, "verdict": verdict(interval)}
+    low, high = (interval.low, interval.high) if interval.is_known else (None, None)
+    return {"value": interval.value, "low": low, "high": high, "verdict": verdict(interval)}
 
 
 def _about(record: Record) -> dict[str, Any]:
-    return {**{name: getattr(record, name) for name in KEY}, "factors": record.factors}
+    return {**{name: getattr(record, name) for name in KEY}, "factors": record.factors, "status": record.status}
 
 
 def _pair_json(pair: Pair) -> dict[str, Any]:
@@ -278,4 +271,5 @@ def _pair_json(pair: Pair) -> dict[str, Any]:
         side: {"status": record.status, "median": record.median, "samples": len(record.samples)}
         for side, record in (("a", pair.a), ("b", pair.b))
     }
-    return {**_about(pair.a), **sides, "ratio": _interval_json(pair.ratio)}
+    about = {name: value for name, value in _about(pair.a).items() if name != "status"}
+    return {**about, **sides, "ratio": _interval_json(pair.ratio)}

@@ -90,7 +90,7 @@ def test_other_suites_drivers_and_missing_environments_are_refused():
     other = run(record(time=9.0), record(), environment={**ENVIRONMENT, "git_revision": "[red]abc"})
     found = compare_runs(run(record()), other)
     assert [pair.ratio.value for pair in found.pairs] == pytest.approx([1]), "the last record of a case counts"
-    assert not found.differences[0].forbids
+    assert not found.differences[0]["forbids"]
     assert "also unlike: git_revision is unknown in A and [red]abc in B" in printed(found)
 
 

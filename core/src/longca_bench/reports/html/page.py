@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import math
-import shlex
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
@@ -14,30 +13,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longca.errors import RequestError
-from longca.masks import PATTERNS
 from longca.plain_text import printable
 from longca_bench.reports.charts import altair, chart_frame, chart_specs, units
-from longca_bench.reports.comparison import Comparison, compare_runs, comparison_tables, sentences
-from longca_bench.reports.runs import Run, complaints, flatten
+from longca_bench.reports.runs import complaints, flatten
 from longca_bench.reports.table import Mark
 from longca_bench.reports.views import tables
 from longca_bench.reports.winners import winners
-from longca_bench.reports.words import ratio_text, status_counts, tokens
+from longca_bench.reports.words import status_counts
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
     from longca_bench.reports.rows import Rows
 
-__all__ = ["rerun", "write_html"]
+__all__ = ["write_html"]
 
 #: The fields that make two records of one run the same problem.
 _PROBLEM = ("run_number", "device", "direction", "mask", "shape", "seqlen", "seed", "mask_digest")
-#: Mask factors that have an option of `longca run`.
-_OPTIONS = ("documents", "window", "prefix", "block", "kept", "global_tokens", "boundaries")
 _TEXTS = (
     "kernel", "strategy", "placement", "placed", "mesh", "mask", "shape", "direction", "device", "status",
-    "message", "advice", "form", "backend", "finished", "who", "run", "command", "version", "suite_words",
+    "message", "advice", "form", "backend", "finished", "who", "run", "version", "suite_words",
 )  # fmt: skip
 _NUMBERS = (
     "run_number", "seqlen", "seed", "density", "tile_efficiency", "median", "speed", "slow", "fast", "low_ms",
@@ -81,7 +76,7 @@ def _page(rows: Rows) -> str:
     library = _chart_library()
     assets = files("longca_bench.reports.html") / "assets"
     script, style = ((assets / name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
-    frame, compared = _frame(rows), _compared(rows)
+    frame = _frame(rows)
     loader = PackageLoader("longca_bench.reports.html", "assets")
     environment = Environment(loader=loader, autoescape=True, finalize=_shown)
     hashes = (hashlib.sha256(text.encode()).digest() for text in (library, script))
@@ -90,11 +85,11 @@ def _page(rows: Rows) -> str:
         title=f"Attention benchmark: {', '.join(names[:3])}{' and more' if len(names) > 3 else ''}",
         about=_about(rows, frame),
         notices=[*complaints(rows.runs), *rows.unreached()],
-        sections=list(_sections(rows, frame, compared)),
+        sections=list(_sections(rows, frame)),
         reading=_READING,
         policy=" ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in hashes),
         style=style,
-        data=_json(_data(rows, frame, compared)),
+        data=_json(_data(rows, frame)),
         library=library,
         script=script,
         Mark=Mark,
@@ -106,7 +101,7 @@ def _shown(value: Any) -> Any:
     return printable(" ".join(value.split())) if type(value) is str else value
 
 
-def _sections(rows: Rows, frame: DataFrame, compared: Comparison | None) -> Iterator[dict[str, Any]]:
+def _sections(rows: Rows, frame: DataFrame) -> Iterator[dict[str, Any]]:
     """The sections of the page: each has an id, a title, sentences, tables and the name of its charts."""
     answers = [str(each) for each in winners(rows)]
     found = [*tables("results", rows), *tables("strategies", rows)]
@@ -115,39 +110,17 @@ def _sections(rows: Rows, frame: DataFrame, compared: Comparison | None) -> Iter
     yield {"id": "profile", "title": "Performance profile", "chart": "profile"}
     if frame["peak"].notna().any():
         yield {"id": "memory", "title": "Memory", "chart": "memory"}
-    if compared is not None:
-        names = frame.drop_duplicates("run_number").set_index("run_number")["run"]
-        yield {
-            "id": "compare", "title": "Two runs compared", "chart": "ratios" if compared.compared else None,
-            "sentences": [f"A is {names[0]}, B is {names[1]}.", *sentences(compared)],
-            "tables": comparison_tables(compared),
-        }  # fmt: skip
     yield {"id": "cases", "title": "Every case"}
     yield {"id": "failures", "title": "Failed and refused", "tables": tables("not-measured", rows)}
     yield {"id": "runs", "title": "Runs and environments", "tables": tables("environment", rows)}
 
 
-def _compared(rows: Rows) -> Comparison | None:
-    """The first run compared with the second. None without two runs that have cases in common."""
-    both: list[list[Any]] = [[] for _ in rows.runs]
-    for number, record in zip(rows["run_number"], rows.records() if len(both) > 1 else (), strict=False):
-        both[number].append(record)
-    try:
-        a, b = (Run(run.folder, tuple(some), run.environment) for run, some in zip(rows.runs[:2], both, strict=False))
-        return compare_runs(a, b, force=True)
-    except (RequestError, ValueError):  # no case in common, or one run
-        return None
-
-
 def _frame(rows: Rows) -> DataFrame:
     """The columns of the page, one row for each record."""
     frame = chart_frame(rows)
-    kinds = [(run.environment or {}).get("device") for run in rows.runs]
-    records = rows.frame((*_COMMAND, "run_number")).to_dict("records")
     frame["shape"] = rows["heads"] + " heads of " + rows["head_dim"].astype(str) + ", " + rows["dtype"]
     frame["version"] = rows["distribution"] + " " + rows["distribution_version"]
     frame["suite_words"] = rows["suite"] + " " + rows["suite_version"].astype(str)
-    frame["command"] = [rerun(record, kinds[record["run_number"]]) for record in records]
     for name in (*_TEXTS, *_NUMBERS, "mask_digest", "samples"):
         frame[name] = frame[name] if name in frame else rows[name]
     if frame["run"].nunique() < frame["run_number"].nunique():  # folders of one name
@@ -164,7 +137,7 @@ def _about(rows: Rows, frame: DataFrame) -> str:
     return printable(" · ".join(part for part in (devices, status_counts(rows["status"]), counts, period) if part))
 
 
-def _data(rows: Rows, frame: DataFrame, compared: Comparison | None) -> dict[str, Any]:
+def _data(rows: Rows, frame: DataFrame) -> dict[str, Any]:
     """The data of the page's script: texts once each, with a number for each record, and numbers."""
     (unit, _), (held, _) = units(rows)
     texts = {}
@@ -179,52 +152,10 @@ def _data(rows: Rows, frame: DataFrame, compared: Comparison | None) -> dict[str
         "unit": unit,
         "memory": held,
         "charts": chart_specs([printable(name) for name in frame["who"].unique()], unit, held),
-        "ratios": [] if compared is None else list(_ratios(compared)),
         "environments": [
             [[printable(name), printable(value)] for name, value in flatten(run.environment or {})] for run in rows.runs
         ],
     }
-
-
-def _ratios(found: Comparison) -> Iterator[dict[str, Any]]:
-    for pair in found.compared:
-        if pair.ratio is not None:
-            tip = f"{pair.a.kernel} on {pair.a.pattern}, {tokens(pair.a.seqlen)}: {ratio_text(pair.ratio.value)}"
-            yield {"who": printable(pair.a.kernel), "ratio": pair.ratio.value, "tip": printable(tip)}
-
-
-#: The columns that a command is made of.
-_COMMAND = (
-    "pattern", "kernel", "seqlen", "heads", "head_dim", "dtype", "direction", "seed", "factors", "lengths", "strategy",
-    "placement", "world_size",
-)  # fmt: skip
-
-
-def rerun(record: dict[str, Any], device: Any) -> str:
-    """The `longca run` command of a record's case, for a POSIX shell.
-
-    Args:
-        record: The columns `_COMMAND` of the record.
-        device: The device in the environment of its run, a dictionary with its `kind`. Others are unknown.
-    """
-    from longca.masks.sampling import draws_lengths
-
-    names, factors = ("kernel", "seqlen", "heads", "head_dim", "dtype", "direction", "seed"), record["factors"]
-    given = {name: record[name] for name in names} | {name: factors[name] for name in _OPTIONS if name in factors}
-    if "heads" in factors:
-        given["mask_heads"] = factors["heads"]
-    pattern, lengths = record["pattern"], record["lengths"]
-    if lengths != "auto" and "documents" not in factors and (pattern not in PATTERNS or draws_lengths(pattern)):
-        given["lengths"] = lengths
-    if isinstance(record["strategy"], str):
-        given |= {"strategy": record["strategy"], "placement": record["placement"], "nproc": record["world_size"]}
-    if isinstance(device, dict) and device.get("kind") in ("cpu", "cuda"):
-        given["device"] = device["kind"]
-    parts = [
-        (f"--{name.replace('_', '-')}", ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
-        for name, value in given.items()
-    ]
-    return shlex.join(["longca", "run", pattern, *(text for part in parts for text in part)])
 
 
 @cache

@@ -86,7 +86,7 @@ def test_charts_are_drawn_and_follow_the_filters(opened):
     assert "No case of this selection has a time" in page.locator("#throughput").inner_text()
 
 
-def test_a_case_opens_by_keyboard_with_samples_environment_and_command(opened):
+def test_a_case_opens_by_keyboard_with_samples_and_environment(opened):
     page = opened(run())
     cell = page.locator("#cases tbody button").first
     cell.focus()
@@ -94,18 +94,12 @@ def test_a_case_opens_by_keyboard_with_samples_environment_and_command(opened):
     dialog = page.locator("dialog[open]")
     dialog.locator("svg").wait_for()
     dialog.locator("summary", has_text="Environment").click()
-    for expected in ("quick on causal", "11 samples", "longca run causal --kernel quick", "packages.torch", "2.13.0"):
+    for expected in ("quick on causal", "11 samples", "packages.torch", "2.13.0"):
         assert expected in dialog.inner_text()
     page.keyboard.press("Escape")
     assert page.locator("dialog[open]").count() == 0
     page.locator("#cases tbody button", has_text="oom").click()
     assert "memory ran out Take shorter masks." in dialog.inner_text()
-
-
-def test_two_runs_have_a_chart_of_ratios(opened):
-    page = opened(run(), run("two", faster=1.25))
-    page.locator("#compare figure svg").wait_for(state="attached")
-    assert "Geometric mean of 24 cases: 1.250" in page.locator("#compare").inner_text()
 
 
 def test_hostile_text_stays_text(opened):
@@ -116,7 +110,7 @@ def test_hostile_text_stays_text(opened):
     page.wait_for_timeout(300)
     assert page.evaluate("window.hacked") is None
     assert (page.locator("script").count(), page.locator("img").count()) == (3, 0)
-    for place in ("h1", "#answer td", "#cases td", "#failures td", "#runs td", "dialog h2", "dialog pre"):
+    for place in ("h1", "#answer td", "#cases td", "#failures td", "#runs td", "dialog h2"):
         assert "window.hacked=1" in " ".join(page.locator(place).all_inner_texts()), place
 
 

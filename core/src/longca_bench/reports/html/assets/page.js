@@ -94,7 +94,7 @@
       spec.columns = Math.max(1, Math.min(columns, Math.floor(narrow / 330)));
       spec.spec.width = Math.min(270, narrow - 70);
     } else {
-      const room = name === "masks" || name === "ratios" ? 180 : 70;
+      const room = name === "masks" ? 180 : 70;
       spec.width = Math.max(120, Math.min(spec.width ?? 400, narrow - room));
     }
     const place = el("div", { role: "img", "aria-label": `${title}. The section “Every case” has the numbers.` });
@@ -110,10 +110,6 @@
     for (const box of document.querySelectorAll("[data-chart]")) {
       box.replaceChildren();
       const kind = box.dataset.chart;
-      if (kind === "ratios") {
-        embed(box, "Right of 1: B is faster", kind, DATA.ratios, 1);
-        continue;
-      }
       for (const [title, of] of groups) {
         const masks = distinct(of, "mask").length;
         if (kind === "throughput") {
@@ -167,7 +163,7 @@
     const varying = ["shape", "seed", "device", "run"].filter((field) => distinct(RECORDS, field).length > 1);
     const columns = ["mask", "tokens", "direction", ...varying, "kernel or strategy", "time", "interval, ms", DATA.unit, DATA.memory, "visible"];
     head.replaceChildren(el("tr", {}, columns.map((name) => el("th", { scope: "col" }, name))));
-    document.getElementById("count").textContent = `${records.length} of ${RECORDS.length} cases. A time opens its samples, interval, environment and command.`;
+    document.getElementById("count").textContent = `${records.length} of ${RECORDS.length} cases. A time opens its samples, interval and environment.`;
     waiting = [...records].sort((a, b) => a.problem - b.problem || (a.ok ? a.median : Infinity) - (b.ok ? b.median : Infinity));
     body.replaceChildren();
     showMore(varying);
@@ -192,7 +188,7 @@
     more.textContent = `Show more of ${waiting.length}`;
   }
 
-  // One case in a dialog: samples, interval, what else was measured, environment and command.
+  // One case in a dialog: samples, interval, what else was measured, and environment.
   function facts(pairs) {
     const shown = pairs.filter(([, value]) => value !== "" && value !== null && value !== undefined);
     return el("dl", { class: "facts" }, shown.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, el("bdi", {}, String(value)))]));
@@ -227,8 +223,6 @@
       samples.length
         ? el("details", {}, el("summary", {}, `${samples.length} samples in ms`), el("p", {}, samples.map(three).join(", ")))
         : el("p", { class: "quiet" }, "It has no samples."),
-      el("h3", {}, "Measure it again"),
-      el("pre", { tabindex: "0" }, record.command),
       el("details", {}, el("summary", {}, "Environment of the run"), facts(DATA.environments[record.run_number])));
     dialog.showModal();
     if (samples.length) embed(chart, "Samples in the order of the calls", "samples", samples.map((ms, i) => ({ call: i + 1, ms })), 1);
