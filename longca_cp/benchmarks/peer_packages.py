@@ -52,26 +52,15 @@ _Call = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Peer:
-    """A peer.
-
-    Attributes:
-        name: Its name.
-        peer_of: Our strategy that does the same.
-        distribution: The distribution to install.
-        prepare: Makes a subject for a case from its package.
-    """
+    """A peer."""
 
     name: str
-    peer_of: str
+    peer_of: str  # our strategy that does the same
     distribution: str
     prepare: Callable[[Peer, ModuleType, Case], Subject]
 
     def ready(self, case: Case) -> Subject:
-        """The peer as a subject.
-
-        Raises:
-            Exception: Any error of importing its package.
-        """
+        """The peer as a subject. It raises any error of importing its package."""
         return self.prepare(self, _imported(self.distribution), case)
 
     def unavailable(self, ranks: Ranks) -> str | None:
@@ -83,9 +72,7 @@ class Peer:
 
 @cache
 def _imported(distribution: str) -> ModuleType:
-    """A peer's package, without imports of others.
-
-    yunchang imports FlashInfer if it is installed, and ring-flash-attn's adapters for Hugging Face's models import
+    """A peer's package, without FlashInfer, which yunchang imports, and without ring-flash-attn's adapters for
     transformers.
     """
     adapters = ModuleType("ring_flash_attn.adapters")
@@ -214,7 +201,7 @@ def _torch(rotation: str) -> Callable[[Peer, ModuleType, Case], Subject]:
 
         about = {"rotation": rotation, "backend": "cudnn"}
         made = peer.name, case, _on_ring(case), call
-        return Subject(*made, peer_of=peer.peer_of, form="BHTD", within=within, about=about)
+        return Subject(*made, peer_of=peer.peer_of, form="BHTD", around=within, about=about)
 
     return prepare
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,13 +18,12 @@ from longca.kernels.base import Kernel
 from longca.manifests import Layout, Problem
 from longca.parallel.meshes import rank_in
 from longca_advice.auto_layout import arrange
-from longca_bench.measuring.shares import Share, by_heads, held_tokens, shares_of_all
 from longca_bench.measuring.strategy_parts import equal_share
 from longca_bench.ranks.world import JobWorld
 from longca_bench.suites.meshes import equal_mesh
 from longca_bench.verification.inputs import Inputs
 
-__all__ = ["FORMS", "LIMIT", "Alone", "Case", "Expected", "Ranks", "Subject", "Timed", "alone", "ours"]
+__all__ = ["FORMS", "LIMIT", "Alone", "Case", "Expected", "Ranks", "Subject", "alone", "ours"]
 
 _T = TypeVar("_T")
 
@@ -35,10 +34,8 @@ LIMIT = 2e-2
 
 
 class Ranks(JobWorld):
-    """The processes that torchrun started, in torch.distributed's default process group.
-
-    Args:
-        kind: `cuda` for NCCL, `cpu` for gloo.
+    """The processes that torchrun started, in torch.distributed's default process group: NCCL's on `cuda`, gloo's on
+    `cpu`.
     """
 
     def __init__(self, kind: str) -> None:
@@ -62,20 +59,12 @@ class Ranks(JobWorld):
 
 @dataclass(frozen=True)
 class Case:
-    """The computation of every subject.
+    """The computation of every subject."""
 
-    Attributes:
-        problem: The problem of all ranks together, with gradients.
-        pattern: `full` or `causal`.
-        inputs: The tensors of all tokens, on every rank.
-        kernel: The name of LongCA's kernel.
-        ranks: The ranks.
-    """
-
-    problem: Problem
-    pattern: str
-    inputs: Inputs
-    kernel: str
+    problem: Problem  # of all ranks together, with gradients
+    pattern: str  # `full` or `causal`
+    inputs: Inputs  # of all tokens, on every rank
+    kernel: str  # LongCA's
     ranks: Ranks
 
     @property
@@ -96,58 +85,25 @@ FORMS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] 
 }
 
 
-class Timed(Protocol):
-    """A forward and a backward of its result, which take turns with others."""
-
-    name: str
-
-    def around(self) -> AbstractContextManager[Any]:
-        """The context of a turn."""
-
-    def forward(self) -> Any:
-        """The timed work, and its result for the backward."""
-
-    def backward(self, kept: Any) -> Any:
-        """The work that is timed."""
-
-
 @dataclass
 class Subject:
-    """A strategy or a peer, made ready on this rank.
-
-    Attributes:
-        name: Its name.
-        case: Its case.
-        layout: Its layout.
-        call: The function from this rank's q, k and v to its output, in the form.
-        kind: `ours` or `peer`.
-        peer_of: Our strategy that does the same. None for ours.
-        form: The way to hold tokens: one of FORMS.
-        within: Makes the context of a turn.
-        about: Further fields of its record.
-        places: Each rank's place in the layout.
-    """
+    """A strategy or a peer, made ready on this rank."""
 
     name: str
     case: Case
     layout: Layout
-    call: Callable[[Tensor, Tensor, Tensor], Tensor]
-    kind: str = "peer"
-    peer_of: str | None = None
-    form: str = "BTHD"
-    within: Callable[[], AbstractContextManager[Any]] = nullcontext
-    about: dict[str, Any] = field(default_factory=dict)
-    places: Sequence[int] = ()
+    call: Callable[[Tensor, Tensor, Tensor], Tensor]  # from this rank's q, k and v to its output, in the form
+    peer_of: str | None = None  # our strategy that does the same
+    form: str = "BTHD"  # one of FORMS
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext  # the context of a turn
+    about: dict[str, Any] = field(default_factory=dict)  # further fields of its record
+    places: Sequence[int] = ()  # each rank's place in the layout
 
     def __post_init__(self) -> None:
         self.places = self.places or range(self.case.ranks.size)
         place, x, of = self.places[self.case.ranks.rank], self.case.inputs, FORMS[self.form][0]
         q, k, v, self._dout = (of(self.layout.shard(each, place)) for each in (x.q, x.k, x.v, x.dout))
         self._leaves = tuple(each.detach().requires_grad_() for each in (q, k, v))
-
-    def around(self) -> AbstractContextManager[Any]:
-        """The context of a turn."""
-        return self.within()
 
     def forward(self) -> Tensor:
         """This rank's output, in the form, and with it the graph."""
@@ -167,31 +123,20 @@ class Subject:
 
 
 class Alone:
-    """The kernel without a strategy on one rank's share of the heads, on rank 0 while the other ranks wait.
+    """The kernel without a strategy on one rank's share of the heads, on rank 0 while the other ranks wait."""
 
-    Args:
-        kernel: The kernel.
-        problem: The problem of the share.
-        inputs: The share's tensors. None on ranks that wait.
-    """
-
-    name = "alone"
+    around = nullcontext
 
     def __init__(self, kernel: Kernel, problem: Problem, inputs: Inputs | None) -> None:
         self._kernel, self._inputs, self._plan = kernel, inputs, kernel.plan(problem)
 
-    def around(self) -> AbstractContextManager[Any]:
-        """Nothing."""
-        return nullcontext()
-
     def forward(self) -> Any:
-        """out and lse."""
-        if (x := self._inputs) is None:
-            return None
-        return self._kernel.forward(x.q, x.k, x.v, self._plan)
+        """out and lse. None on ranks that wait."""
+        x = self._inputs
+        return None if x is None else self._kernel.forward(x.q, x.k, x.v, self._plan)
 
     def backward(self, kept: Any) -> Any:
-        """dq, dk and dv."""
+        """dq, dk and dv. None on ranks that wait."""
         if (x := self._inputs) is None:
             return None
         out, lse = kept
@@ -208,16 +153,7 @@ def alone(case: Case) -> Alone | None:
 
 
 def ours(strategy: str, case: Case, transport: str = "auto") -> Subject:
-    """A strategy of ours through `longca.attention`, on the mesh and the placement that `longca run` takes by default.
-
-    Args:
-        strategy: Its name.
-        case: The case.
-        transport: The way to move tensors.
-
-    Raises:
-        LongCAError: It has no layout for the case, or the kernel does not take its steps.
-    """
+    """A strategy of ours through `longca.attention`, on the mesh and the placement of `longca run`."""
     registry, ranks, mask = longca.registry(), case.ranks, case.problem.concrete_mask
     axes = registry.strategy(strategy).axes
     sizes = tuple(zip(axes, equal_mesh(ranks.size, len(axes)), strict=True))
@@ -235,44 +171,29 @@ def ours(strategy: str, case: Case, transport: str = "auto") -> Subject:
     about = {"strategy": strategy, "transport": transport, "placement": placement, "mesh": sized}
     places = ranks.everyone(rank_in(mesh, axes))
     name = strategy if transport == "auto" else f"{strategy} by {transport}"
-    return Subject(name, case, layout, call, kind="ours", form="THD", about=about, places=places)
+    return Subject(name, case, layout, call, form="THD", about=about, places=places)
 
 
 class Expected:
-    """out, dq, dk and dv of this rank's share of the heads, by the kernel with all tokens and no strategy.
-
-    Args:
-        case: The case.
-    """
+    """out, dq, dk and dv of all tokens, by the kernel without a strategy, on every rank."""
 
     def __init__(self, case: Case) -> None:
-        self._ranks = case.ranks
-        self._shares = shares_of_all(case.problem, case.ranks.size)
-        self._tensors = _computed(case, self._shares[case.ranks.rank])
+        kernel, x, self._ranks = longca.registry().load(case.kernel), case.inputs, case.ranks
+        plan = kernel.plan(case.problem)
+        out, lse = kernel.forward(x.q, x.k, x.v, plan)
+        gradients = kernel.backward(x.dout, x.q, x.k, x.v, out, lse, plan)
+        self._tensors = dict(zip(("out", "dq", "dk", "dv"), (out, *gradients), strict=True))
 
     def errors(self, subject: Subject, results: dict[str, Tensor]) -> dict[str, float]:
-        """The relative Frobenius error of each tensor over all ranks. All ranks call it.
+        """The relative Frobenius error of each tensor over all ranks, given this rank's tokens [T, H, D].
 
-        Args:
-            subject: The subject of the results.
-            results: This rank's tokens: [T, H, D] each.
+        All ranks call it.
         """
-        return {name: self._error(name, subject, x) for name, x in results.items()}
+        place = subject.places[self._ranks.rank]
+        return {name: self._error(subject.layout.shard(self._tensors[name], place), x) for name, x in results.items()}
 
-    def _error(self, name: str, subject: Subject, mine: Tensor) -> float:
-        held = held_tokens(subject.layout, subject.places)
-        whole = by_heads(name, mine, held, self._shares, self._ranks)
-        expected = self._tensors.get(name, whole).float()
-        norms = (whole.float() - expected).norm().item() ** 2, expected.norm().item() ** 2
+    def _error(self, expected: Tensor, mine: Tensor) -> float:
+        expected = expected.float()
+        norms = (mine.float() - expected).norm().item() ** 2, expected.norm().item() ** 2
         off, size = map(sum, zip(*self._ranks.everyone(norms), strict=True))
         return float((off / size) ** 0.5)
-
-
-def _computed(case: Case, share: Share) -> dict[str, Tensor]:
-    if share.is_empty:
-        return {}
-    kernel = longca.registry().load(case.kernel)
-    x, plan = share.inputs(case.inputs), kernel.plan(share.problem(case.problem))
-    out, lse = kernel.forward(x.q, x.k, x.v, plan)
-    dq, dk, dv = kernel.backward(x.dout, x.q, x.k, x.v, out, lse, plan)
-    return {"out": out, "dq": dq, "dk": dk, "dv": dv}

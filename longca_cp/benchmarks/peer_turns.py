@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from peer_subjects import Ranks, Timed
+from peer_subjects import Alone, Ranks, Subject
 
 from longca_bench.measuring.timing import WARM, WARM_UP, flush_l2
 
@@ -29,20 +29,14 @@ DIRECTIONS = ("forward", "backward")
 
 
 class Turns:
-    """One subject's turns.
+    """One subject's turns, which all ranks take.
 
-    Args:
-        subject: What is timed.
-        ranks: The ranks, which all take the turn.
-
-    Attributes:
-        taken: Seconds of each timed call on the slowest rank, by direction and turn.
-        peaks: Each rank's peak of allocated memory during a call, above what was there before it, by direction; empty
-            on CPUs.
-        failure: What it raised in its last turn; None while it has not.
+    `taken` has the seconds of each timed call on the slowest rank, by direction and turn. `peaks` has each rank's peak
+    of allocated memory during a call, above what was there before it. It is empty on CPUs. `failure` is what the last
+    turn raised.
     """
 
-    def __init__(self, subject: Timed, ranks: Ranks) -> None:
+    def __init__(self, subject: Subject | Alone, ranks: Ranks) -> None:
         self.subject, self._ranks = subject, ranks
         self.taken: dict[str, list[list[float]]] = {direction: [] for direction in DIRECTIONS}
         self.peaks: dict[str, list[int]] = {direction: [] for direction in DIRECTIONS}
@@ -65,11 +59,7 @@ class Turns:
         return agree or self.failure is not None
 
     def take(self, budget: float) -> None:
-        """One turn: the forward, and the backward of the last one's graph.
-
-        Args:
-            budget: Seconds after which no further call of a direction is timed.
-        """
+        """One turn: the forward, and the backward of the last one's graph, each for about so many seconds."""
         if self.failure is None:
             _, self.failure = self._ranks.attempt(partial(self._take, budget))
 
@@ -137,12 +127,7 @@ class Turns:
 
 
 def take_turns(everyone: Sequence[Turns], budget: float) -> None:
-    """All take turns until each is settled, or has had most turns.
-
-    Args:
-        everyone: Those who do.
-        budget: Seconds of a direction's samples of one of them, about.
-    """
+    """All take turns until each is settled, or has had most turns. `budget` is in seconds of a direction."""
     for _ in range(MOST_ROUNDS):
         for each in everyone:
             if not each.settled:

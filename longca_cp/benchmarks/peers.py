@@ -53,21 +53,13 @@ DTYPE: Literal["bfloat16"] = "bfloat16"  # some peers round gradients to it, wha
 
 @dataclass
 class Entry:
-    """The result of one subject on one case.
+    """The result of one subject on one case."""
 
-    Attributes:
-        about: The record's fields for both directions.
-        status: `ok`, `wrong`, `error` or `unavailable`.
-        message: The reason, if it is not `ok`.
-        errors: Relative error of each tensor.
-        turns: Its times. None if it is not timed.
-    """
-
-    about: dict[str, Any]
-    status: str = "ok"
+    about: dict[str, Any]  # the record's fields for both directions
+    status: str = "ok"  # or `wrong`, `error` or `unavailable`
     message: str = ""
-    errors: dict[str, float | None] | None = None
-    turns: Turns | None = None
+    errors: dict[str, float | None] | None = None  # relative, of each tensor
+    turns: Turns | None = None  # None if it is not timed
 
     def fail(self, status: str, message: str) -> Entry:
         """The same, failed."""
@@ -75,12 +67,7 @@ class Entry:
         return self
 
     def rows(self, case: Case, best: Turns | None) -> Iterator[dict[str, Any]]:
-        """The record's rows, one for each direction.
-
-        Args:
-            case: The case.
-            best: The times of `alone`, or None.
-        """
+        """The record's rows, one for each direction, beside the times of `alone`."""
         flops = {"forward": case.problem.flops * 2 / 5, "backward": case.problem.flops}  # its direction is backward
         for direction in DIRECTIONS:
             row = {
