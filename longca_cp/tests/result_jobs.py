@@ -94,17 +94,6 @@ def other_settings(size):
     return worst
 
 
-def without_gradients(size):
-    """Whether evaluation gives the same out as training on the same shards, and whether it asked for gradients."""
-    mask, mesh = mask_of("causal_document", 60, (("documents", (20, 40)),)), mesh_of((("ring", size),))
-    layout = longca.layout(mask, strategy="ring_all_gather", mesh=mesh, heads=(4, 2), head_dim=8, dtype="float64")
-    mine = [layout.shard(x, mesh.get_rank()) for x in inputs(60, (4, 2), "float64")]
-    about = {"strategy": "ring_all_gather", "mesh": mesh}
-    trained = attend(mask, mine, kernel="auto", **about)[0]
-    out = longca.attention(*mine[:3], mask, **about)
-    return torch.equal(trained, out), out.requires_grad
-
-
 def two_layers(size, compiled):
     """The largest error of the gradients through two layers in a row."""
     mask, mesh = mask_of("causal", 50, ()), mesh_of((("ring", size),))

@@ -71,11 +71,6 @@ def test_calls_with_other_settings_have_plans_of_their_own(world):
     assert all(error <= EXACT for error in world.run("other_settings", 2))
 
 
-@sizes(2)
-def test_evaluation_is_on_the_shards_of_training(world):
-    assert world.run("without_gradients", 2) == [(True, False)] * 2
-
-
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @sizes(2)
 def test_two_layers_in_one_graph(world, compiled):

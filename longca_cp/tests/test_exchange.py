@@ -12,11 +12,6 @@ from .test_strategies import sizes
 HERE = torch.device("cpu")
 
 
-@sizes(2, 4)
-def test_a_ring_has_two_buffers_and_brings_all_keys_round(world):
-    assert world.run("ring_buffers", world.size) == [(2, True)] * world.size
-
-
 # Bytes: float32, 96 tokens on 4 ranks (24 each), head dim 8, heads 8:4.
 TOKEN = 8 * 4  # bytes a head of a token
 LOCAL = 24

@@ -4,7 +4,6 @@ import ctypes
 import mmap
 import os
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +13,6 @@ from longca_cp.transports.strided import strided_copies
 
 from .test_strategies import EXACT
 from .test_strategies import sizes as worlds_of
-
-KILLED = Path(__file__).parent / "killed_rank.py"
 
 
 @worlds_of(4)

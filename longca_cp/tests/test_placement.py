@@ -8,7 +8,6 @@ from longca.errors import RequestError, UnknownNameError, UnsupportedError
 from longca_cp import RING_P2P
 from longca_cp.placement import PLACEMENTS, document_lengths, place
 
-from .cases import document_lengths as drawn_lengths
 from .cases import positions, square_masks
 
 
@@ -82,18 +81,6 @@ def test_what_is_no_placement():
 def plain(mask):
     """The mask without the name of its pattern and its factors."""
     return masks.SliceMask(mask.slices, mask.seqlen_q, mask.seqlen_k)
-
-
-@given(drawn_lengths())
-def test_slices_say_it_where_there_are_none(lengths):
-    mask = plain(masks.build("full_document", sum(lengths), documents=lengths))
-    if len(lengths) > 1 and max(lengths) > 1:
-        # One-token documents in a row are one diagonal, which no slice tells from a window of one token.
-        found = np.cumsum(document_lengths(mask)).tolist()
-        bounds = np.cumsum(lengths).tolist()
-        assert set(found) <= set(bounds)
-        ones = {bound for bound, a, b in zip(bounds, lengths, lengths[1:], strict=False) if a == b == 1}
-        assert set(bounds) - set(found) <= ones
 
 
 @given(square_masks())

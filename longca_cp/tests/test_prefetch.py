@@ -2,10 +2,6 @@
 
 import pytest
 
-import longca
-from longca import masks
-from longca.errors import RequestError
-
 from .test_strategies import EXACT, sizes
 
 OF_SEVERAL_AXES = [
@@ -40,9 +36,3 @@ def test_a_layout_of_several_masks_finds_their_placement(world, strategy):
     found = world.run("placed_ahead", 2, strategy)
     assert [(made, choices) for made, _, choices in found] == [(0, 5)] * 2
     assert found[0][1] == found[1][1]
-
-
-def test_several_masks_without_a_strategy_are_refused():
-    weighed = [(masks.build("causal", 40), 1), (masks.build("causal_sliding_window", 40, window=9), 5)]
-    with pytest.raises(RequestError, match="several masks share a placement under a strategy"):
-        longca.prefetch(weighed, heads=(4, 2), device="cpu")

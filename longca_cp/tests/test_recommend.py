@@ -71,14 +71,6 @@ def test_heads_that_divide_for_none_leave_rings():
     assert named == ["usp on 1 of 2 meshes placed contiguous, zigzag, balanced"]
 
 
-def test_a_placement_that_the_mask_has_not_is_refused_by_its_name():
-    strategy = "usp"
-    found = ask(ranks=4, strategies=(strategy,))
-    assert {choice.strategy for choice in found.choices} == {strategy}
-    assert [one.strategy for one in found.refused] == [f"{strategy} placed zigzag_document, whole_documents"]
-    assert "no documents" in reasons(found, f"{strategy} placed zigzag_document, whole_documents")
-
-
 def test_several_hosts_without_a_network_are_not_ranked():
     found = ask(ranks=16)
     assert (found.choices, found.best) == ((), None)

@@ -67,12 +67,3 @@ def test_chunks_of_heads_merge_nothing(mask_heads):
     heads = [mask.dense().reshape(mask_heads, 64, 64)[n * mask_heads // 2] for n in range(2)]
     for plan, shown in zip(plans, heads, strict=True):
         assert (plan.problem.mask.dense().reshape(-1, 64, 64)[0] == shown).all()
-
-
-def test_a_chunk_that_shows_nothing_has_no_plan():
-    mask = masks.BlockSparseMask([[[1, 1], [0, 1]], [[0, 0], [0, 0]]], *[(0, 32, 64)] * 2)
-    asked = problem(mask)
-    layout = registry().layout("ulysses", asked, {"ulysses": 1})
-    first, second = plan_chunks(asked, layout, 0, Toy("own"), 2)
-    assert first.problem.mask == mask.cut(*[[(0, 64)]] * 2, [0])
-    assert second is None

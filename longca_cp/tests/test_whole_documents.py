@@ -10,7 +10,6 @@ from longca.errors import UnsupportedError
 from longca_cp.placement import document_lengths, place
 from longca_cp.whole_documents import _Packing
 
-from .cases import document_lengths as drawn_lengths
 from .cases import positions, square_masks
 
 PATTERNS = ("causal_document", "full_document", "block_causal_document", "prefix_lm_document")
@@ -48,21 +47,6 @@ def test_documents_below_the_longest_spread_one_are_whole(mask, parts):
     rows = mask.dense().sum(axis=1)
     loads = [int(rows[positions(part)].sum()) for part in placed]
     assert max(loads) - sum(loads) / parts <= 2 * rows.max()
-
-
-@given(drawn_lengths(), st.sampled_from(PATTERNS), st.integers(2, 4))
-def test_a_document_that_is_longer_than_a_part_is_spread(lengths, pattern, parts):
-    factors = {"block_causal_document": {"block": 3}, "prefix_lm_document": {"prefix": 1}}.get(pattern, {})
-    mask = masks.build(pattern, sum(lengths), documents=lengths, **factors)
-    spread = spread_of(place("whole_documents", mask, parts), mask)
-    assert spread[np.array(lengths) > -(-sum(lengths) // parts)].all()
-
-
-def test_equal_documents_need_no_cut():
-    mask = masks.build("causal_document", 64, documents=[8] * 8)
-    placed = place("whole_documents", mask, 4)
-    assert not spread_of(placed, mask).any()
-    assert [len(positions(part)) for part in placed] == [16] * 4
 
 
 def test_a_long_causal_document_is_a_zigzag():

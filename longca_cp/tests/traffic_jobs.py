@@ -8,8 +8,6 @@ import longca
 from longca.parallel.pushes import watched
 from longca_bench.measuring.traffic import Recorder, repeat, sent_by_kind
 from longca_builtin.naive import Naive
-from longca_cp.exchange import axes_of
-from longca_cp.kv_ring import KVRing
 
 
 def sent(strategy, sizes, kind, seqlen, factors, placement, heads):
@@ -45,18 +43,3 @@ def pushed_again(strategy, sizes, kind, factors):
     repeat([each for each in recorder.collectives if each.kind == "push"])
     dist.barrier()
     return dict(sizes_sent), all(map(torch.equal, before, attend(mask, mine, **about)))
-
-
-def ring_buffers(size):
-    """How many different places a ring's keys are in over a whole round, and whether each rank saw all keys."""
-    ring_axis = axes_of(mesh_of((("ring", size),)), ("ring",))[1][0]
-    tokens = [3 + rank % 2 for rank in range(size)]
-    mine = torch.full((tokens[ring_axis.index], 2, 4), float(ring_axis.index))
-    ring, places, seen = KVRing(ring_axis, tokens, mine, mine + 100), set(), []
-    for _ in range(size):
-        ring.send()
-        places.add(ring.k.data_ptr())
-        assert torch.equal(ring.k + 100, ring.v)
-        seen.append((len(ring.k), int(ring.k[0, 0, 0])))
-        ring.wait()
-    return len(places), seen == [(tokens[s], s) for s in ((ring_axis.index - i) % size for i in range(size))]

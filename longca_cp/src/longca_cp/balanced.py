@@ -118,10 +118,7 @@ def _deal(area: _Floats, parts: int) -> tuple[_Ints, _Floats]:
 
 
 def _even_out(owner: _Ints, area: _Floats, total: _Floats) -> None:
-    """Exchanges chunks of the fullest and the emptiest part in place, as long as that brings the two closer.
-
-    `owner` is the part of each chunk, and `area` its area: [chunks]. `total` has the parts' areas: [parts].
-    """
+    """Exchanges chunks of the fullest and the emptiest part in place, as long as that brings the two closer."""
     # All parts have equally many chunks: [parts, chunks of a part]. The chunks of a part ascend.
     held = np.argsort(owner, kind="stable").reshape(len(total), -1)
     for _ in range(len(owner)):
@@ -141,11 +138,7 @@ def _even_out(owner: _Ints, area: _Floats, total: _Floats) -> None:
 
 
 def _closest(given: _Floats, taken: _Floats, gap: float) -> tuple[int, int, float]:
-    """The chunk to give, the chunk to take for it, and the remaining gap: the first pair with the smallest gap.
-
-    The areas are those of the fullest part's chunks and of the emptiest part's. `gap` is the difference between the
-    two.
-    """
+    """The chunk to give, the chunk to take for it, and the remaining gap: the first pair with the smallest gap."""
     order = np.argsort(taken, kind="stable")
     values = taken[order]
     # For each given chunk, the two chunks nearest to the one that would even the parts out.
@@ -180,10 +173,7 @@ def _between(left: _Ints, first: int, last: int) -> _Ints:
 
 
 def _start(left: _Ints, tokens: int, before: NDArray[np.float64], size: int, parts: int) -> int:
-    """The place among the tokens that are left at which the window of the next part begins.
-
-    The ranges that are left ascend: [ranges, 2]. `before` has the pairs of all rows before each row: [rows + 1].
-    """
+    """The place among the tokens that are left, [ranges, 2], at which the window of the next part begins."""
     begun = np.r_[0.0, np.cumsum(before[left[:, 1]] - before[left[:, 0]])].tolist()
     each = zip(left.tolist(), begun, strict=False)
     sums = np.concatenate([*(before[first:last] - before[first] + start for (first, last), start in each), begun[-1:]])

@@ -39,9 +39,7 @@ def unit_bounds(*masks: BlockSparseMask) -> _Ints:
 
 
 def place_blocks(kind: str, weighed: _Weighed, parts: int) -> tuple[Ranges, ...]:
-    """The tokens of each part, in whole units: ranges that ascend and are disjoint, [parts][ranges].
-
-    The masks have as many queries as keys, and at least one of them is block-sparse.
+    """The tokens of each part, in whole units. At least one mask is block-sparse.
 
     Raises:
         UnsupportedError: There are fewer units than parts, or the placement needs documents.

@@ -65,10 +65,7 @@ class Axis:
 def axes_of(
     mesh: DeviceMesh, names: Sequence[str], transport: Transport = Transport.AUTO
 ) -> tuple[int, tuple[Axis, ...]]:
-    """This process's rank in layouts over these axes, and each of the axes. All ranks of the mesh call it together.
-
-    `links_of` says which axes get a link.
-    """
+    """This process's rank in layouts over these axes, and each of the axes. All ranks of the mesh call it together."""
     rank, dims = rank_in(mesh, names), mesh_dims(mesh, names)
     kind = mesh.device_type
     device = torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)

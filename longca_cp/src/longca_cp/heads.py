@@ -35,10 +35,7 @@ def take_apart(x: Tensor, ranks: int) -> Tensor:
 
 
 def put_together(parts: Tensor, into: Tensor, chunk: slice) -> None:
-    """Puts some heads that come back from every rank, [ranks, T, chunk, D], into their place in [T, H, D].
-
-    `chunk` is their place among a rank's heads.
-    """
+    """Puts one chunk of the heads of every rank, [ranks, T, chunk, D], into its place in [T, H, D]."""
     ranks, heads = parts.shape[0], into.shape[1]
     if heads < ranks:
         wide = torch.promote_types(parts.dtype, torch.float32)

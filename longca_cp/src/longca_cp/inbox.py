@@ -44,10 +44,7 @@ class Request:
 
     @cached_property
     def inbox(self) -> Inbox | None:
-        """The inbox, which other plans may have too. None without uses. All ranks ask for it together.
-
-        An inbox that does not fit on some rank raises a `WindowMemoryError`.
-        """
+        """The inbox, which other plans may have too. None without uses. All ranks ask for it together."""
         if self.link is None or not self.uses or not self.length:
             return None
         latest, slots = _INBOXES.setdefault(self.link, _Inboxes()), min(SLOTS, self.uses)

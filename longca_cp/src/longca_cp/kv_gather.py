@@ -44,10 +44,9 @@ class Collected(ABC):
         return keys.new_empty((len(keys), 2, *keys.shape[1:]))
 
     def scatter(self, chunk: int, grads: Tensor, into: tuple[Tensor, Tensor]) -> Callable[[], None]:
-        """Begins to bring this rank the sum of all ranks' gradients for its rows, given those of needed rows, [needed,
-        2, H, D].
+        """Begins to bring this rank the sum of all ranks' gradients, given those of needed rows: [needed, 2, H, D].
 
-        It returns a function that waits for the sums, and fills the buffers of dk and dv: [T, H, D].
+        The returned function waits for the sums, and fills the buffers of dk and dv: [T, H, D].
         """
         rows = self._scatter(grads)
 

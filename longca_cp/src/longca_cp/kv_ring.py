@@ -90,10 +90,9 @@ class KVRing:
 
 
 class GradientRing(KVRing):
-    """Keys and values on their way round, and the sums of their gradients behind them. `part` is a buffer for a step's
-    gradients.
+    """Keys and values on their way round, and the sums of their gradients behind them.
 
-    Each rank adds its part to the sum that it received, and sends the sum on with the next step. Sums are in float32
+    Each rank adds its `part` to the sum that it received, and sends the sum on with the next step. Sums are in float32
     (float64 for float64). The last hop takes each sum to the rank of its keys.
     """
 
@@ -123,9 +122,7 @@ class GradientRing(KVRing):
             self._transfer = shift(self._axis, outgoing, incoming)
 
     def add(self, part: Tensor | None) -> None:
-        """Adds this step's gradients, a buffer such as `self.part`, to the sum that has just arrived. None is an empty
-        step.
-        """
+        """Adds this step's gradients, a buffer such as `self.part`, or None, to the sum that has just arrived."""
         if self._step == 1:
             self._sum.zero_() if part is None else self._sum.copy_(part)
             return

@@ -109,10 +109,7 @@ def _ring_order(ranks: int) -> _Ints:
 
 
 def _rings_of_groups(problem: Problem, placement: str, order: _Ints, group: int, axis: str) -> Layout:
-    """Groups of so many ranks on a ring, and heads and tokens of each split over its ranks.
-
-    `order` has the groups whose keys each group meets, step by step: [groups][steps].
-    """
+    """Groups on a ring, each of which meets the keys of groups in an order: [groups][steps]. Its ranks split heads."""
     tokens = place(placement, _square(problem), len(order))
     heads = split_heads(problem, group, axis)
     mine, each = np.arange(len(order))[:, None, None], np.arange(group)[:, None]
@@ -125,9 +122,6 @@ def split_heads(problem: Problem, ranks: int, axis: str) -> tuple[HeadRanges, ..
     """Each rank's heads, in order: an equal part of the query heads, and the KV heads that these attend to.
 
     If there are fewer KV heads than ranks, several ranks have the same KV head, and its gradients are summed over them.
-
-    Raises:
-        UnsupportedError: Query heads do not divide among the axis's ranks, or the parts do not fit the groups of GQA.
     """
     heads_q, heads_kv = problem.heads_q, problem.num_heads_kv
     if heads_q % ranks:

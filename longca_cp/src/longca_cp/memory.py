@@ -47,25 +47,15 @@ _Sizes = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Share:
-    """A rank's share of a problem.
+    """A rank's share of a problem."""
 
-    Attributes:
-        q: Bytes of its queries.
-        kv: Bytes of its keys and values together.
-        wide: Ratio of the bytes of a sum's element to the bytes of an element.
-        heads_kv: KV heads.
-        problem: The problem of all ranks together.
-        nccl: Whether NCCL moves the tensors.
-        pushes: The axes with links.
-    """
-
-    q: int
-    kv: int
-    wide: int
+    q: int  # bytes of its queries
+    kv: int  # bytes of its keys and values together
+    wide: int  # bytes of a sum's element over those of an element
     heads_kv: int
-    problem: Problem
+    problem: Problem  # of all ranks together
     nccl: bool
-    pushes: frozenset[str] = frozenset()
+    pushes: frozenset[str] = frozenset()  # the axes with links
 
     @classmethod
     def of(cls, problem: Problem, axis_sizes: _Sizes, nccl: bool, pushes: frozenset[str] = frozenset()) -> Share:

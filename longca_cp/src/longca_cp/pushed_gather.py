@@ -36,10 +36,7 @@ _ROOMS = 8
 
 
 class GradientSum:
-    """The sum of the gradients that ranks have for this rank's rows.
-
-    A part has, for each rank in order, the rows of its gradients and this rank's rows that they belong to.
-    """
+    """The sum of the gradients that ranks have for this rank's rows, given the runs of each rank's part in order."""
 
     def __init__(self, parts: Sequence[Runs], tokens: int, device: torch.device) -> None:
         ends = [np.r_[each.into, each.into + each.length] for each in parts]

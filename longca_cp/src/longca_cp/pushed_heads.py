@@ -86,17 +86,14 @@ class PushedHeads:
         return arena_of(self._link)
 
     def begin(self, coming: Sequence[Tensor], leaving: Sequence[Tensor], chunks: int = 1) -> None:
-        """Begins a call, given tensors [Tl, H, D] of the shapes that go to heads once, and of those that come back
-        once.
-        """
+        """Begins a call, given tensors [Tl, H, D] of the shapes that go to heads and of those that come back."""
         back = [(self._back_shape(each(x.shape[1], self._axis.size) // chunks, x.shape[2]), x.dtype) for x in leaving]
         there = sum(place_bytes(self._heads_shape(x, chunks), x.dtype) for x in coming)
         self._arena.begin(there + chunks * sum(place_bytes(*every) for every in back))
 
     def to_heads(self, tensors: Sequence[Tensor], chunks: int = 1) -> Callable[[int], Arrival[tuple[Tensor, ...]]]:
-        """Prepares to push every rank its heads of this rank's tokens, which were complete when the call began.
-
-        Heads that arrive are views of the window.
+        """Prepares to push heads of tensors that were complete when the call began. Heads arrive as views of the
+        window.
         """
         arena, begin = self._arena, self._arena.taken
         key = self._number, begin, chunks, *map(shape_key, tensors)
@@ -151,10 +148,7 @@ class PushedHeads:
     def to_tokens(
         self, results: Sequence[tuple[Tensor, Sequence[Tensor]]], chunk: int = 0, chunks: int = 1
     ) -> Callable[[], None]:
-        """Pushes every rank its tokens of this rank's heads.
-
-        The returned function puts this rank's own heads in place, waits for those of its peers, and puts them in place.
-        """
+        """Pushes every rank its tokens of this rank's heads. The returned function puts all ranks' heads in place."""
         if min(x.shape[1] for _, into in results for x in into) < self._axis.size:
             return self._to_sums(results, chunk, chunks)
         into = [some for _, some in results]
@@ -192,10 +186,7 @@ class PushedHeads:
         chunk: int,
         chunks: int,
     ) -> tuple[Sequence[Tensor], _ToTokens, Callable[[str], None]]:
-        """Pushes every peer its tokens of this rank's heads.
-
-        It returns the results in the order of `_ranges`, their way, and the wait for those of peers.
-        """
+        """Pushes results to every peer: results in the order of `_ranges`, their way, and the wait for peers."""
         tensors = results if self._in_order else [self._order.arriving(x) for x in results]
         arena, begin = self._arena, self._arena.taken
         key = self._number, begin, chunk, chunks, *map(shape_key, (*tensors, *targets))

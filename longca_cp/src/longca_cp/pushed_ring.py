@@ -146,10 +146,7 @@ class PushedKeys:
 
 
 class PushedGradients(PushedKeys):
-    """Keys and values, and the parts of their gradients. It has the methods of `longca_cp.kv_ring.GradientRing`.
-
-    The inboxes and the turns are those of keys and of gradients. A buffer of gradients has `length` elements.
-    """
+    """Keys and values, and the parts of their gradients. It has the methods of `longca_cp.kv_ring.GradientRing`."""
 
     def __init__(
         self,

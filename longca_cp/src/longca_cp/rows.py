@@ -24,9 +24,7 @@ class Rows:
         self.seqlen = weighed[0][0].seqlen_q
 
     def pairs(self, bounds: _Ints) -> _Floats:
-        """The pairs of each chunk of rows, given their bounds, [chunks + 1]. They are whole numbers for one mask of
-        weight 1.
-        """
+        """The pairs of each chunk of rows, given the chunks' bounds: [chunks]."""
         return np.diff(self.before[bounds])
 
     @cached_property
@@ -44,9 +42,7 @@ class Rows:
 
 
 def areas(mask: Mask, bounds: _Ints) -> _Ints:
-    """The visible pairs of each chunk of queries, given their bounds, summed over the mask's heads, exactly: int64
-    [chunks].
-    """
+    """The visible pairs of each chunk of queries, over all heads, given the chunks' bounds: int64 [chunks]."""
     return np.diff(_areas_before(mask)[bounds])
 
 

@@ -39,19 +39,13 @@ class StepPlans:
 
 
 def plan_steps(problem: Problem, layout: Layout, rank: int, kernel: Kernel, chunks: int = 1) -> tuple[Plan | None, ...]:
-    """A plan for each of a rank's steps. None for an empty step.
-
-    With several chunks of heads, which have the plans in common, all heads share a mask.
-    """
+    """A plan for each of a rank's steps, for chunks of heads that share a mask. None for an empty step."""
     asked = step_problems(problem, layout)[rank]
     return tuple(None if step is None else kernel.plan(_problem_of(step, chunks)) for step in asked)
 
 
 def plan_chunks(problem: Problem, layout: Layout, rank: int, kernel: Kernel, chunks: int) -> tuple[Plan | None, ...]:
-    """A plan for each chunk of heads of a rank's one step. Chunks share a plan if heads share a mask.
-
-    The number of chunks divides the KV heads of the step.
-    """
+    """A plan for each chunk of heads of a rank's one step. Chunks share a plan if heads share a mask."""
     (step,) = step_problems(problem, layout)[rank]
     if step is None:
         return (None,) * chunks
@@ -84,10 +78,7 @@ def attend(
 
 
 def differentiate(kernel: Kernel, step: Plan | None, dout: Tensor, saved: Saved, into: Gradients) -> Gradients:
-    """A step's gradients, in buffers. For an empty step 0.
-
-    The saved out and lse are those of the step or of a larger softmax.
-    """
+    """A step's gradients, in buffers, by its out and lse or those of a larger softmax. For an empty step 0."""
     dq, dk, dv = into
     if step is not None:
         return kernel.backward(dout, *saved, step, dq=dq, dk=dk, dv=dv)

@@ -100,10 +100,7 @@ class _Packing:
 
 
 class _Pool:
-    """The tokens of spread documents, by the pairs of their rows, from which parts take windows.
-
-    The average row has `mean` pairs, and the longest `row` pairs.
-    """
+    """The tokens of spread documents, by the pairs of their rows, from which parts take windows."""
 
     def __init__(self, rows: Rows, bounds: _Ints, spread: _Ints) -> None:
         tokens = np.concatenate([np.arange(0), *(np.arange(bounds[each], bounds[each + 1]) for each in spread)])

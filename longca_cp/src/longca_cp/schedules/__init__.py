@@ -44,7 +44,7 @@ def usp(problem: Problem, layout: Layout, nccl: bool, transport: Transport = Tra
     exchange = ExchangeSizes.of("ulysses", Sizes.of(problem), layout)
     links = axes_with_links(transport, dict(layout.axis_sizes), nccl)
     pushes = "ulysses" in links
-    chunks = _chunks_around_rings(problem, exchange, pushes)
+    chunks = chunks_around_rings(problem, exchange.ranks, len(exchange.tokens), pushes)
     sizes = exchange.mine.in_chunks(chunks)
     made = Ring.of(problem, layout, nccl, sizes, "ring", exchange.ranks, "ring" in links)
     return _moved(_around(problem, exchange, _in_turns(_ring_of(problem, made), chunks), pushes), links)
@@ -55,7 +55,7 @@ def loongtrain(problem: Problem, layout: Layout, nccl: bool, transport: Transpor
     exchange = ExchangeSizes.of("heads", Sizes.of(problem), layout)
     links = axes_with_links(transport, dict(layout.axis_sizes), nccl)
     pushes = "heads" in links
-    chunks = _chunks_around_rings(problem, exchange, pushes)
+    chunks = chunks_around_rings(problem, exchange.ranks, len(exchange.tokens), pushes)
     made = Ring.of(problem, layout, nccl, exchange.mine.in_chunks(chunks), "inner", exchange.ranks)
     outer = dict(layout.axis_sizes)["outer"]
     phases = rings(made, outer) if problem.direction == "forward" else double_ring_backward(made, outer)
@@ -107,10 +107,6 @@ _gathered = lru_cache(maxsize=4)(Gathered)
 def _ring_of(problem: Problem, made: Ring) -> Schedule:
     """A ring in the problem's direction."""
     return rings(made) if problem.direction == "forward" else ring_backward(made)
-
-
-def _chunks_around_rings(problem: Problem, exchange: ExchangeSizes, pushes: bool) -> int:
-    return chunks_around_rings(problem, exchange.ranks, len(exchange.tokens), pushes)
 
 
 def _in_turns(rings: Schedule, chunks: int) -> list[Schedule]:

@@ -252,9 +252,7 @@ class CopyEngineLink(Link):
             self._counters.arrived[self.index][each.index, each.slot] = each.count
 
     def _filled(self, turn: int) -> bool:
-        """Whether a stream has filled all windows with NaN. It may share a queue of the device with one that waits, so
-        each try takes another stream.
-        """
+        """Whether a stream has filled all windows with NaN. Each try takes another stream, as one may wait."""
         stream = torch.cuda.Stream(self.device, priority=-(turn % 2))
         with torch.cuda.device(self.device), torch.cuda.stream(stream):
             for window in list(self._windows):

@@ -77,9 +77,7 @@ class Driver:
         weakref.finalize(self, destroy, self._moment).atexit = False
 
     def copy(self, copies: Sequence[Copy], into: int, source: int, stream: int) -> None:
-        """Copies between addresses that this device reaches, in the order of a stream. Copies count from the two
-        addresses.
-        """
+        """Makes copies, which count from two addresses that this device reaches, in the order of a stream."""
         with self._current():
             for copy in copies:
                 there, here = into + copy.into, source + copy.source

@@ -35,11 +35,10 @@ def everyones(group: dist.ProcessGroup, value: T) -> list[T]:
 
 
 def check_all_fit(group: dist.ProcessGroup, nbytes: int, failed: str | None, because: str = "it does not fit") -> None:
-    """Checks that every rank of a group has its memory of so many bytes. `failed` says why this rank has not, or is
-    None.
+    """Checks that no rank of a group has failed to get its memory of so many bytes.
 
     Raises:
-        WindowMemoryError: Some rank has not. All ranks raise it with the reasons.
+        WindowMemoryError: Some rank has. All ranks raise it with the reasons.
     """
     ranks = dist.get_process_group_ranks(group)
     reasons = [f"rank {ranks[i]}: {said}" for i, said in enumerate(everyones(group, failed)) if said]
@@ -51,11 +50,7 @@ def check_all_fit(group: dist.ProcessGroup, nbytes: int, failed: str | None, bec
 
 
 def everyones_memory(group: dist.ProcessGroup, nbytes: int) -> list[Tensor]:
-    """Memory of every rank of a group, mapped into this process: one tensor [nbytes] of bytes for each rank, all 0.
-
-    Raises:
-        WindowMemoryError: The memory of some rank does not fit.
-    """
+    """Memory of every rank of a group, mapped into this process: one tensor [nbytes] of bytes for each rank, all 0."""
     handle, failed = -1, None
     try:
         handle = os.memfd_create("longca")

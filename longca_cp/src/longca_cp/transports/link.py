@@ -154,8 +154,7 @@ class Link(ABC):
         self._rounds = 0
 
     def window(self, shape: Sequence[int], dtype: torch.dtype) -> Window:
-        """A new window of undefined contents. All ranks call it together, with equal shapes. Its memory is freed with
-        the object.
+        """A new window of undefined contents. All ranks call it together, with equal shapes.
 
         Raises:
             WindowMemoryError: It does not fit on some rank. All ranks raise it, and keep nothing.
@@ -166,11 +165,7 @@ class Link(ABC):
         return made
 
     def slots(self, count: int) -> Slots:
-        """Slots that no other living `Slots` object has, the same on all ranks. All ranks call it together.
-
-        The slots are free again when their `Slots` objects are gone on all ranks. A `LongCAError` says that too few are
-        free.
-        """
+        """Slots that no other living `Slots` object has, the same on all ranks. All ranks call it together."""
         return self._counters.slots(count)
 
     def restart(self, slots: Slots, most: int) -> None:
@@ -229,10 +224,7 @@ class Link(ABC):
                 copy_words(into, source)
 
     def post(self, index: int, slot: int, *, early: bool = False) -> None:
-        """Tells a peer that a slot is ready, after everything sent to it so far and what the current stream was given.
-
-        A slot that was ready at `restart` is `early`, as for `send`.
-        """
+        """Tells a peer that a slot is ready, after all that was sent to it. See `send` for `early`."""
         self._check()
         if not early:
             self._follow()
@@ -257,10 +249,7 @@ class Link(ABC):
         """Makes the current stream wait for this rank's pushes and posts. Their sources may change."""
 
     def trial(self) -> str | None:
-        """Moves a few bytes to each peer and back. The reason why they did not arrive, or None.
-
-        All ranks of the link call it together. The host waits.
-        """
+        """Moves a few bytes to each peer and back, on all ranks together. Why they did not arrive, or None."""
         window, slots = self.window((self.size, 4, 64), torch.int32), self.slots(1)
         for peer in range(self.size):
             sent = torch.full((4, 32), 1 + self.index, dtype=torch.int32, device=self.device)

@@ -50,10 +50,6 @@ def links_of(
 
     `auto` takes a link where `takes_link` says so and the ranks reach each other's memory. `copy_engine` takes one on
     each axis within a host. The reason for collectives is logged once.
-
-    Raises:
-        UnsupportedError: `copy_engine` was asked for, and the ranks of an axis cannot reach each other's memory within
-            a host, or each axis lies across hosts.
     """
     on_gpus, links, lacks = device.type == "cuda", dict[str, Link | None](), dict[str, Lack]()
     for axis, group in groups.items():  # all of them before an error, because peers wait for this rank
@@ -102,10 +98,7 @@ def _say_collectives(axis: str, reason: str) -> None:
 
 
 def lack_of(group: dist.ProcessGroup, device: torch.device) -> Lack | None:
-    """The reason why the ranks of a group cannot write into each other's memory, or None. The same on all ranks.
-
-    All ranks of the group call it together.
-    """
+    """Why the ranks of a group cannot write into each other's memory, or None. All ranks call it together."""
     ranks = dist.get_process_group_ranks(group)
     facts = everyones(group, _Facts.of(device))
     for i, mine in enumerate(facts):

@@ -23,9 +23,7 @@ _WORD = torch.complex128
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy of `height` rows of `width` bytes. `into` and `source` count bytes from the first elements of the two
-    tensors.
-    """
+    """A copy of `height` rows of `width` bytes. `into` and `source` count bytes from the tensors' first elements."""
 
     into: int
     into_pitch: int
