@@ -270,12 +270,7 @@ def stack_offers(
 ) -> NDArray[np.int64]:
     """The offer that takes each step of a stack, by its index in the manifest: [steps]. −1 without one.
 
-    Args:
-        manifest: The kernel's manifest.
-        problem: The problem of all ranks together, with the global mask.
-        stack: The steps.
-        every: Whether to decide every step. Else the steps behind one that no offer takes may have −1 too.
-        anywhere: Whether to answer for a machine that has every package.
+    The problem is that of all ranks. Without `every`, the steps behind one that no offer takes may have −1 too.
     """
     found = np.full(len(stack.ranks), -1)
     for (heads_q, heads_kv, composed), steps in stack.kinds:

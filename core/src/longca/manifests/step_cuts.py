@@ -150,11 +150,9 @@ class StepStack:
 
 
 def step_stacks(problem: Problem, layout: Layout) -> Iterator[StepStack]:
-    """The steps of all ranks: of the first rank, then of more and more ranks. An answer may need the first stack alone.
+    """The steps of all ranks, for a mask of slices: of the first rank, then of more and more ranks.
 
-    Args:
-        problem: The problem of all ranks together, with a mask of slices.
-        layout: The layout: the queries, keys and heads of each step.
+    An answer may need the first stack alone.
     """
     mask = problem.concrete_mask
     assert isinstance(mask, SliceMask), "masks of blocks are cut one by one"

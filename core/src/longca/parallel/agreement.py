@@ -43,13 +43,9 @@ _log = logging.getLogger("longca")
 
 
 class Ranks:
-    """The ranks of a mesh, as one of them sees them.
+    """The ranks of a mesh, as one of them sees them. Ranks are numbered as in `torch.distributed`.
 
-    Args:
-        store: The store that all of them reach.
-        members: Their numbers in `torch.distributed`.
-        rank: The number of this one.
-        name: A name that distinguishes meshes of the same ranks.
+    The name distinguishes meshes of the same ranks.
     """
 
     def __init__(self, store: Store, members: Sequence[int], rank: int, name: str = "") -> None:
@@ -108,10 +104,7 @@ class Ranks:
             raise
 
     def share(self, error: Exception) -> None:
-        """Shares an error of this rank with the others. They learn it where they compare next.
-
-        It waits for them for `PATIENCE` seconds at most. They may have no new call to make.
-        """
+        """Shares an error of this rank with the others, which learn it where they compare next, if they do."""
         if len(self._members) == 1 or error is self._common_error:
             return
         with suppress(RuntimeError):  # the error counts more than a store that is gone

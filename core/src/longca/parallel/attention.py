@@ -105,13 +105,7 @@ def _calls_on(mesh: DeviceMesh) -> tuple[Ranks, PlanCache[_Ready]]:
 
 
 def parallel_attention(q: Tensor, k: Tensor, v: Tensor, call: ParallelCall) -> tuple[Tensor, Tensor]:
-    """out [Tl, Hq, D] and lse [Hq, Tl] of this rank's tokens. See `longca.attention`.
-
-    Args:
-        q: This rank's queries: [Tl, Hq, D].
-        k: This rank's keys: [Tl, Hkv, D].
-        v: This rank's values: [Tl, Hkv, D].
-        call: The call, apart from its tensors.
+    """out [Tl, Hq, D] and lse [Hq, Tl] of this rank's q [Tl, Hq, D], k and v [Tl, Hkv, D]. See `longca.attention`.
 
     Raises:
         RequestError: A mesh of other axes, or one without this process. A layout of another call, or a transport that
@@ -147,11 +141,9 @@ def parallel_attention(q: Tensor, k: Tensor, v: Tensor, call: ParallelCall) -> t
 
 
 def _make_ready(call: ParallelCall, together: tuple[Ranks, tuple[int, int]] | None = None) -> _Ready | None:
-    """Makes a call ready. A rank that is alone starts no collective, and returns None if the strategy is not there.
+    """Makes a call ready, together with other ranks, given them and this rank's tokens of q and k, or alone.
 
-    Args:
-        call: The call.
-        together: The ranks that make it together, and this rank's tokens of q and k. None for a rank that is alone.
+    A rank that is alone starts no collective, and returns None if the strategy is not there.
     """
     problem, strategy, mesh, kernel, placement, transport = call
     registry, alone = plugins.registry(), together is None
@@ -253,11 +245,8 @@ def prefetch_parallel(like: Tensor, call: ParallelCall) -> Prefetch:
 
     The ranks' agreement on `auto` is left to the call. A named strategy is constructed here, because its constructor
     may start collectives. The call plans too, if `auto` takes a strategy that is not there yet, or if the strategy's
-    plan comes to a collective. The layout, the choices and the cut of the mask are ready in any case.
-
-    Args:
-        like: A tensor of the call's dtype and device.
-        call: The later call.
+    plan comes to a collective. The layout, the choices and the cut of the mask are ready in any case. `like` is a
+    tensor of the call's dtype and device.
     """
     mask, about = call.problem.mask, call.about()
     if call.strategy != AUTO:
@@ -277,15 +266,8 @@ def prefetch_parallel(like: Tensor, call: ParallelCall) -> Prefetch:
 def prefetch_placement(like: Tensor, weighed: Sequence[tuple[Mask, float]], call: ParallelCall) -> Prefetch:
     """Asks the side thread for the placement that several masks share. `longca.layout` then finds it.
 
-    The ranks' agreement on it is left to `longca.layout`.
-
-    Args:
-        like: A tensor on the device.
-        weighed: The masks with their weights.
-        call: A call with the first mask.
-
-    Raises:
-        RequestError: The placement is a layout, which places one mask.
+    The ranks' agreement on it is left to `longca.layout`. `like` is a tensor on the device, `weighed` are the masks
+    with their weights, and `call` has the first mask.
     """
     problem, strategy, mesh, kernel, placement, _ = call
     if isinstance(placement, Layout):

@@ -144,14 +144,8 @@ def placed(
 ) -> tuple[Layout, ...]:
     """The layout of a problem, the same for both of its directions. Or one for each of several masks, of equal shards.
 
-    Args:
-        problem: The problem of all ranks together. With several masks, that of the first.
-        strategy: Name of a strategy, or `auto`.
-        mesh: A device mesh, or the number of ranks along each axis.
-        kernel: Name of the kernel or pair, or `auto`.
-        placement: Name of a placement, or `auto`.
-        shared: The masks that share a placement, with their weights.
-        alone: Whether the ranks of a device mesh do not agree on `auto`, and this rank's own choice counts.
+    `shared` are the masks with their weights, the problem's first. The arguments are otherwise as in `layout`. A rank
+    that is `alone` makes its own choice for `auto`, on which the ranks of a device mesh do not agree.
     """
     registry = plugins.registry()
     problems = [(replace(problem, mask=mask), weight) for mask, weight in shared]
@@ -210,13 +204,7 @@ def _agree(mesh: DeviceMesh, choice: tuple[str, str]) -> tuple[str, str]:
 
 
 def check_layout(layout: Layout, problem: Problem, strategy: str, sizes: Mapping[str, int]) -> None:
-    """Checks that a layout which the caller gave belongs to a problem and a strategy.
-
-    All ranks find the same, so that none waits for another.
-
-    Raises:
-        RequestError: It does not. The message names the problem or strategy that it belongs to.
-    """
+    """Checks that a layout of the caller belongs to a problem and a strategy. All ranks find the same."""
     made_for, ask = dict(layout.axis_sizes), "ask longca.layout for the one of this call, or give a placement's name"
     if layout.strategy is not None and (layout.strategy, made_for) != (strategy, dict(sizes)):
         raise RequestError(
