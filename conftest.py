@@ -10,6 +10,7 @@ empty module of the parent where none is there yet.
 
 import importlib
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
@@ -29,6 +30,8 @@ _ALL = "LONGCA_TEST_ALL"
 #: Dtypes of exhaustive tests, as names of conformance tests have them.
 _DTYPES = ("-float16-", "-float64-")
 
+#: The folder of the measurements of tests, which must not reach the user's own.
+_HISTORY = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 #: The folders below a folder, by their paths.
 _FOLDERS = pytest.StashKey[dict[Path, pytest.Collector | None]]()
 
@@ -37,7 +40,8 @@ for folder in Path(__file__).parent.glob("longca_*"):
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Lets the processes of tests that run pytest themselves run exhaustive tests too, if this one does."""
+    """Gives tests and their processes an own history, and exhaustive tests to those that run pytest themselves."""
+    os.environ["LONGCA_HISTORY"] = config.stash.setdefault(_HISTORY, tempfile.TemporaryDirectory()).name + "/evidence"
     if not config.option.markexpr:
         os.environ[_ALL] = "1"
     elif _ALL in os.environ and config.option.markexpr == "not exhaustive":

@@ -22,6 +22,21 @@ def provide_cp_strategy():
     made = ({{"name": name, "implementation": "link_faults:" + where}} for name, where in NAMES.items())
     return [RING_P2P.model_copy(update=fields) for fields in made]
 """
+SUITE = """
+name = "faults"
+version = 1
+
+[[sweep]]
+patterns = ["full"]
+kernels = ["naive"]
+seqlens = [128]
+heads = ["4:2"]
+head_dims = [16]
+dtypes = ["float32"]
+strategies = {strategies}
+placements = ["contiguous"]
+transports = ["copy_engine"]
+"""
 NAMES = {
     "dies_pushing": "DiesPushing",
     "hangs_pushing": "HangsPushing",
@@ -49,7 +64,6 @@ def _environment(folder: Path) -> dict[str, str]:
     return {
         **{name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")},
         "PYTHONPATH": str(info.parent),
-        "LONGCA_HISTORY": str(folder / "history.jsonl"),
         "STARTED_BY_TEST": str(folder),
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
@@ -81,10 +95,9 @@ def _running(folder: Path) -> list[int]:
 @pytest.mark.parametrize("part", [0, 1])
 def test_the_culprit_on_a_link_is_named_and_the_next_case_is_right(tmp_path, part):
     out, names = tmp_path / "run", list(FAULTS)[part::2]
-    options = [option for name in names for option in ("--strategy", name)]
-    command = [sys.executable, "-m", "longca", "run", "full", "--seqlen", "128", "--heads", "4:2", "--head-dim", "16"]
-    command += ["--dtype", "float32", "--kernel", "naive", "--device", "cpu", "--nproc", "2", "--timeout", "30"]
-    command += ["--placement", "contiguous", "--transport", "copy_engine", "--out", str(out), *options]
+    (tmp_path / "faults.toml").write_text(SUITE.format(strategies=names), "utf-8")
+    command = [sys.executable, "-m", "longca", "run", "faults.toml", "--device", "cpu", "--nproc", "2"]
+    command += ["--timeout", "30", "--out", str(out)]
     ran = subprocess.run(command, env=_environment(tmp_path), capture_output=True, text=True, timeout=600, cwd=tmp_path)
     assert ran.returncode == 1, ran.stdout + ran.stderr
     lines = (out / "records.jsonl").read_text("utf-8").splitlines()

@@ -34,7 +34,6 @@ class World:
             **os.environ,
             "OMP_NUM_THREADS": "1",
             "LONGCA_PLUGINS": "cp",
-            "LONGCA_HISTORY": f"{self._folder.name}/history.jsonl",
             "GLOO_SOCKET_IFNAME": "lo",
         }
         self._errors = open(f"{self._folder.name}/errors", "w+b")  # noqa: SIM115

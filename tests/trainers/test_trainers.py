@@ -18,10 +18,9 @@ pytestmark = [
 ]
 
 
-def printed_by_ranks(script, folder, *arguments, ranks=2):
+def printed_by_ranks(script, *arguments, ranks=2):
     """What the ranks of a script beside this file print, as JSON."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TRAINERS)}
-    environment["LONGCA_HISTORY"] = str(folder / "history.jsonl")
     torchrun = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
     torchrun += ["--nproc-per-node", str(ranks)]
     command = [*torchrun, str(Path(__file__).with_name(script)), *arguments]
@@ -30,8 +29,8 @@ def printed_by_ranks(script, folder, *arguments, ranks=2):
     return json.loads(ran.stdout.splitlines()[-1])
 
 
-def test_a_layer_of_megatron_has_megatrons_output_and_gradients(tmp_path):
-    found = printed_by_ranks("megatron_ranks.py", tmp_path)
+def test_a_layer_of_megatron_has_megatrons_output_and_gradients():
+    found = printed_by_ranks("megatron_ranks.py")
     assert len(found["off"]) == 2
     for rank in found["off"]:
         assert len(rank) == 18
@@ -48,8 +47,8 @@ def test_a_layer_of_megatron_has_megatrons_output_and_gradients(tmp_path):
         assert words in found["refused"][name]
 
 
-def test_a_llama_of_torchtitan_has_the_oracles_loss_and_gradients(tmp_path):
-    found = printed_by_ranks("torchtitan_ranks.py", tmp_path)
+def test_a_llama_of_torchtitan_has_the_oracles_loss_and_gradients():
+    found = printed_by_ranks("torchtitan_ranks.py")
     for rank in found["off"]:
         assert rank["one device"]["off"] < 1e-12
         assert rank["one device"]["tokens"] == 58
@@ -72,5 +71,5 @@ def test_a_llama_of_torchtitan_has_the_oracles_loss_and_gradients(tmp_path):
     assert found["config"] == {"trainer": "LongCATrainer", "kernels": ["fa3"]}
 
 
-def test_fsdp2_shards_over_another_dim_of_the_mesh(tmp_path):
-    assert printed_by_ranks("torchtitan_ranks.py", tmp_path, "fsdp", ranks=4)["fsdp"] < 1e-6
+def test_fsdp2_shards_over_another_dim_of_the_mesh():
+    assert printed_by_ranks("torchtitan_ranks.py", "fsdp", ranks=4)["fsdp"] < 1e-6

@@ -17,7 +17,6 @@ __all__ = [
     "MAX_DOCUMENT_BYTES",
     "MAX_GIB",
     "MAX_HISTOGRAM_BYTES",
-    "MAX_JOBS",
     "MAX_LIST_BYTES",
     "MAX_RANKS",
     "MAX_REPEATS",
@@ -47,9 +46,6 @@ MAX_RANKS = 2**14
 
 #: The longest deadline of a case in seconds, which is 11 days, and the most memory of a worker in GiB.
 MAX_SECONDS, MAX_GIB = 1e6, 2.0**20
-
-#: The most processes that verify kernels at a time.
-MAX_JOBS = 256
 
 #: The most further calls of each problem that is verified.
 MAX_REPEATS = 10**6

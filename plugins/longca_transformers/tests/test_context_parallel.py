@@ -27,7 +27,7 @@ def said(tmp_path_factory):
     """The words of each rank on each check, by the world's size and the rank."""
     folder = tmp_path_factory.mktemp("sharded")
     alike = {"OMP_NUM_THREADS": "1", "LONGCA_PLUGINS": "cp", "GLOO_SOCKET_IFNAME": "lo"}
-    environment = {**os.environ, **alike, "LONGCA_HISTORY": str(folder / "history.jsonl")}
+    environment = {**os.environ, **alike}
     command = [sys.executable, str(RANKS), str(folder)]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert ran.returncode == 0, ran.stderr[-4000:]

@@ -14,52 +14,90 @@ import errno
 import os
 import sys
 from contextlib import suppress
+from importlib import import_module
 from typing import Annotated, Any, TextIO, cast
 
 import typer
+from typer.core import TyperGroup
 
 from longca.errors import LongCAError, PluginError, RecordError, VerificationError
 from longca.plain_text import plain_text
-from longca_bench.cli import (
-    capabilities,
-    compare,
-    doctor,
-    make_lengths,
-    new_plugin,
-    plugins,
-    recommend,
-    report,
-    run,
-    show_layout,
-    show_mask,
-    verify,
-)
-from longca_bench.cli.options import Commands, NoPlugin
-from longca_bench.cli.run_advised import RunCommand
+from longca_bench.cli.options import NoPlugin
 
-__all__ = ["app", "main"]
+__all__ = ["COMMANDS", "app", "main"]
+
+#: The commands. Each has a module and a function of its name.
+COMMANDS = (
+    "recommend",
+    "list-capabilities",
+    "plugins",
+    "doctor",
+    "run",
+    "verify",
+    "report",
+    "compare",
+    "show-mask",
+    "show-layout",
+    "make-lengths",
+    "new-plugin",
+)
+
+
+class _Commands(TyperGroup):
+    """The group of commands. It imports a command's module when the command is named, or shown in the help."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = dict.fromkeys(COMMANDS, cast(Any, None))  # names, for the help and for suggestions
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command of the group, or None. A paragraph's lines are joined, and the terminal breaks them anew."""
+        if cmd_name not in COMMANDS:
+            return None
+        name = cmd_name.replace("-", "_")
+        module = import_module(f"longca_bench.cli.{name}")
+        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        alone.command(cmd_name, cls=getattr(module, "COMMAND_CLASS", None))(getattr(module, name))
+        command = typer.main.get_command(alone)
+        _without_values(command.get_params(ctx))
+        command.help = "\n\n".join(" ".join(part.split()) for part in (command.help or "").split("\n\n"))
+        return command
+
+    def get_params(self, ctx: Any) -> Any:
+        """The group's own options."""
+        return _without_values(super().get_params(ctx))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the chosen command. A message about `--mask`, an option of `run`, names its place elsewhere."""
+        try:
+            return super().invoke(ctx)
+        except Exception as raised:
+            wrong: Any = raised  # of the copy of Click that this version of Typer has
+            if getattr(wrong, "option_name", None) == "--mask" and ctx.invoked_subcommand in ("recommend", "show-mask"):
+                wrong.message = f"no option --mask here; the mask comes first: longca {ctx.invoked_subcommand} causal"
+                wrong.possibilities = None
+            elif getattr(getattr(wrong, "param", None), "name", None) == "head_dim":
+                wrong.message = "LongCA has no attention yet whose v has another head dim; give one integer"
+            raise
+
+
+def _without_values(parameters: Any) -> Any:
+    """Parameters whose flags have no word for a value in the help, because they take none."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters
+
 
 app = typer.Typer(
     name="longca",
     help="Which attention kernel and context-parallel strategy is valid, correct and fastest for your mask and GPUs.",
-    cls=Commands,
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("recommend")(recommend.recommend)
-app.command("list-capabilities")(capabilities.list_capabilities)
-app.command("plugins")(plugins.plugins)
-app.command("doctor")(doctor.doctor)
-app.command("run", cls=RunCommand)(run.run)
-app.command("verify")(verify.verify)
-app.command("report")(report.report)
-app.command("compare")(compare.compare)
-app.command("show-mask")(show_mask.show_mask)
-app.command("show-layout")(show_layout.show_layout)
-app.command("make-lengths")(make_lengths.make_lengths)
-app.command("new-plugin")(new_plugin.new_plugin)
 
 
 def _print_version(wanted: bool) -> None:

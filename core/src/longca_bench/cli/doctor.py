@@ -22,11 +22,7 @@ __all__ = ["doctor"]
 def doctor(
     context: typer.Context,
     no_timing: Annotated[
-        bool,
-        typer.Option(
-            "--no-timing",
-            help="Do not time the same work twice to see by how much results differ, nor copies between GPUs.",
-        ),
+        bool, typer.Option("--no-timing", help="Time neither the same work twice nor copies between GPUs.")
     ] = False,
     as_json: AsJson = False,
     no_plugin: NoPlugin = None,

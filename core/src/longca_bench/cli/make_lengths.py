@@ -18,10 +18,7 @@ __all__ = ["make_lengths"]
 def make_lengths(
     corpus: Annotated[
         list[Path],
-        typer.Argument(
-            help="JSON Lines with one document a line, text files with one document each, or lists of lengths: numbers "
-            "in a text, JSON, JSON Lines, .npy, or Megatron's .idx."
-        ),
+        typer.Argument(help="JSON Lines with a document a line, texts, or lengths as text, JSON, .npy or .idx."),
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Write the histogram to this .csv or .json file.")],
     tokenizer: Annotated[

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from longca.errors import RequestError
 from longca_bench.cli.options import takes_options
 
 if TYPE_CHECKING:
@@ -28,9 +29,9 @@ PANEL = "One mask"
 _FACTORS = ("documents", "window", "prefix", "block", "global_tokens", "boundaries", "kept")
 
 
-def _option(flag: str, help: str, metavar: str | None = None) -> Any:
+def _option(help: str, metavar: str | None = None) -> Any:
     """An option of the mask's panel."""
-    return typer.Option(flag, help=help, metavar=metavar, rich_help_panel=PANEL)
+    return typer.Option(help=help, metavar=metavar, rich_help_panel=PANEL)
 
 
 @dataclass(frozen=True)
@@ -42,44 +43,24 @@ class MaskOptions:
     """
 
     seqlen: Annotated[
-        int | None,
-        typer.Option(
-            "--seqlen",
-            help="Number of queries, and of keys without --seqlen-k. "
-            f"(default: the sum of --documents, the last of --boundaries, or {SEQLEN})",
-        ),
+        int | None, typer.Option(help="Queries, and keys without --seqlen-k. (default: that of the mask, or 4096)")
     ] = None
-    seqlen_k: Annotated[int | None, _option("--seqlen-k", "Number of keys, for patterns that allow Sq ≠ Sk.")] = None
+    seqlen_k: Annotated[int | None, _option("Number of keys, for patterns that allow Sq ≠ Sk.")] = None
     lengths: Annotated[
-        str | None,
-        _option(
-            "--lengths",
-            "Draw document lengths from pile, prolong64k, prolong512k, mix or a file. (default: by the length)",
-            "NAME|FILE",
-        ),
+        str | None, _option("Draw document lengths from pile, prolong64k, prolong512k, mix or a file.", "NAME|FILE")
     ] = None
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the drawn factors.")] = 0
+    seed: Annotated[int, typer.Option(help="Seed of the drawn factors.")] = 0
     documents: Annotated[
-        str | None,
-        _option(
-            "--documents",
-            "Exactly these document lengths: 1000,96,3000, or a file with one length a line.",
-            "LENGTHS|FILE",
-        ),
+        str | None, _option("These document lengths: 1000,96,3000, or a file with one a line.", "LENGTHS|FILE")
     ] = None
-    window: Annotated[int | None, _option("--window", "Distance that a query sees, in tokens.")] = None
-    prefix: Annotated[int | None, _option("--prefix", "Tokens of the prefix.")] = None
-    block: Annotated[int | None, _option("--block", "Tokens of a block.")] = None
-    global_tokens: Annotated[
-        int | None, _option("--global-tokens", "Number of first tokens that see all tokens and are seen by all.")
-    ] = None
-    boundaries: Annotated[
-        str | None, _option("--boundaries", "Block bounds from 0 to the length: 0,100,4096.", "N,N,...")
-    ] = None
-    kept: Annotated[float | None, _option("--kept", "Share of the blocks that is kept, from 0 to 1.")] = None
+    window: Annotated[int | None, _option("Distance that a query sees, in tokens.")] = None
+    prefix: Annotated[int | None, _option("Tokens of the prefix.")] = None
+    block: Annotated[int | None, _option("Tokens of a block.")] = None
+    global_tokens: Annotated[int | None, _option("First tokens that see all tokens and are seen by all.")] = None
+    boundaries: Annotated[str | None, _option("Block bounds from 0 to the length: 0,100,4096.", "N,N,...")] = None
+    kept: Annotated[float | None, _option("Share of the blocks that is kept, from 0 to 1.")] = None
     mask_heads: Annotated[
-        int | None,
-        _option("--mask-heads", "Heads with masks of their own, for block-sparse patterns. (default: one a KV head)"),
+        int | None, _option("Heads with masks of their own, for block-sparse patterns. (default: one a KV head)")
     ] = None
 
     @property
@@ -89,12 +70,7 @@ class MaskOptions:
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def factors(self) -> dict[str, Any]:
-        """The mask's factors that were given, by name.
-
-        Raises:
-            RequestError: A list that is not whole numbers separated by commas, or a file that is missing or has an
-                invalid line.
-        """
+        """The mask's factors that were given, by name."""
         found = {name: value for name, value in self.given.items() if name in _FACTORS}
         if self.documents is not None:
             found["documents"] = _documents(self.documents)
@@ -103,20 +79,11 @@ class MaskOptions:
         return found
 
     def tokens(self, seqlen: int | None = None) -> int:
-        """The length of the mask: the given length, the sum of its documents, the end of its boundaries, or SEQLEN.
-
-        Args:
-            seqlen: The given length. None takes the option's.
-
-        Raises:
-            RequestError: The documents sum to another length than the given one, or as in `factors`.
-        """
+        """The length of the mask: the given length, the sum of its documents, the end of its boundaries, or SEQLEN."""
         seqlen, factors = self.seqlen if seqlen is None else seqlen, self.factors()
         if "documents" in factors:
             total = sum(factors["documents"])
             if seqlen not in (None, total):
-                from longca.errors import RequestError
-
                 raise RequestError(
                     f"--documents sum to {total} tokens, and --seqlen is {seqlen}; leave out --seqlen, or make the "
                     "lengths sum to it"
@@ -127,13 +94,7 @@ class MaskOptions:
         return int(factors["boundaries"][-1]) if "boundaries" in factors else SEQLEN
 
     def check_lengths(self, pattern: str) -> None:
-        """Refuses --lengths if no document is drawn from them.
-
-        Raises:
-            UnknownNameError: The pattern is unknown.
-            RequestError: The documents are given, or the pattern draws none.
-        """
-        from longca.errors import RequestError
+        """Refuses --lengths if no document is drawn from them."""
         from longca.masks.sampling import draws_lengths
 
         if self.lengths is not None and self.documents is not None:
@@ -145,16 +106,6 @@ class MaskOptions:
         """The mask of a command. Factors that were not given are drawn as LongCA-bench draws them.
 
         A file of lengths is described on standard error. With --seqlen-k, no factor is drawn and the window is 1024.
-
-        Args:
-            pattern: Name of the pattern.
-            heads: Heads with masks of their own, if --mask-heads does not say it. None means one head, and is the
-                value for patterns whose heads are all alike.
-
-        Raises:
-            UnknownNameError: The pattern or the distribution of lengths is unknown.
-            RequestError: Lengths that contradict each other, or a file of lengths that cannot be read.
-            MaskError: A length or a factor that does not fit the pattern.
         """
         from longca.limits import check_tokens
         from longca.masks import build, get_pattern, sample
@@ -174,24 +125,13 @@ class MaskOptions:
 
 
 def takes_mask(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A decorator for commands with a parameter `described`: the options of a mask take its place.
-
-    Args:
-        *without: Fields of `MaskOptions` that are no options of the command.
-    """
+    """A decorator for commands with a parameter `described`: the options of a mask take its place."""
     return takes_options(MaskOptions, "described", without)
 
 
 @cache
 def say_lengths(lengths: str) -> None:
-    """Says on standard error, once a command, how many lengths a file has and that documents are drawn from it.
-
-    Args:
-        lengths: The value of --lengths. A named distribution prints nothing.
-
-    Raises:
-        RequestError: The file is missing, or is no file of lengths.
-    """
+    """Says on standard error, once a command, how many lengths a file has and that documents are drawn from it."""
     from longca.masks.lengths import describe_file, length_file
     from longca_bench.reports.text import printable
 
@@ -204,8 +144,6 @@ def say_lengths(lengths: str) -> None:
 
 def _documents(text: str) -> list[int]:
     """The lengths in a list, or in a file."""
-    from longca.errors import RequestError
-
     if re.fullmatch(r"[\d\s,+-]*", text, re.ASCII):
         lengths = _integers("documents", text, "1000,96,3000")
         for place, length in enumerate(lengths, 1):
@@ -227,6 +165,4 @@ def _integers(name: str, text: str, example: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        from longca.errors import RequestError
-
         raise RequestError(f"--{name} is {text!r}; give integers separated by commas, such as {example}") from None

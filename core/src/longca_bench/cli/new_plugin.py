@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from importlib_metadata import version
 
+from longca.errors import MissingPackageError, RequestError
 from longca_bench.cli.options import NoPlugin, open_registry
 
 if TYPE_CHECKING:
@@ -58,14 +59,7 @@ def compatible_range(version: str) -> str:
 
 
 def _checked(name: str, registry: Registry) -> str:
-    """The name with underscores, and without the prefix that every distribution has.
-
-    Raises:
-        RequestError: The name has another form, or an installed plugin, kernel, strategy or package has it.
-    """
-    from longca.errors import RequestError
-    from longca.manifests.kernel import AUTO
-
+    """The name with underscores, and without the prefix that every distribution has."""
     name = name.removeprefix("longca-").removeprefix("longca_")
     if not _NAME.fullmatch(name) or len(name) > _LONGEST:
         raise RequestError(
@@ -73,15 +67,16 @@ def _checked(name: str, registry: Registry) -> str:
             " neither - nor _ at the end or twice in a row, such as my_kernel"
         )
     name = name.replace("-", "_")
-    if name == AUTO:
-        raise RequestError(f"{AUTO} stands for LongCA's own choice; choose another name")
+    if name == "auto":
+        raise RequestError("auto stands for LongCA's own choice; choose another name")
     for kind, known in (("kernel", registry.kernels), ("strategy", registry.strategies)):
         if name in known:
             raise RequestError(
                 f"a {kind} {name!r} is installed; choose another name. `longca plugins` lists those taken"
             )
-    distributions = {plugin.distribution for plugin in registry.plugins}
-    if find_spec(f"longca_{name}") is not None or _distribution(name) in distributions:
+    if find_spec(f"longca_{name}") is not None or _distribution(name) in {
+        each.distribution for each in registry.plugins
+    }:
         raise RequestError(f"a package longca_{name} is installed; choose another name than {name!r}")
     return name
 
@@ -91,14 +86,7 @@ def _distribution(name: str) -> str:
 
 
 def _render(folder: Path, answers: dict[str, str]) -> None:
-    """Writes the template into a new folder. A failure leaves no folder behind.
-
-    Raises:
-        MissingPackageError: copier is not installed.
-        RequestError: The folder exists, or cannot be written.
-    """
-    from longca.errors import MissingPackageError, RequestError
-
+    """Writes the template into a new folder. A failure leaves no folder behind."""
     try:
         import copier
     except ImportError:

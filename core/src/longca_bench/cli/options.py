@@ -1,4 +1,4 @@
-"""Options that several commands share, their values, and the help texts of all commands."""
+"""Options that several commands share, their values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
-from typer.core import TyperGroup
+
+from longca.errors import RequestError, UnknownNameError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsJson",
-    "Commands",
     "NoPlugin",
     "chosen_device",
     "chosen_directions",
     "count_workers",
+    "flag",
     "open_registry",
     "print_json",
     "say_complaints",
@@ -38,53 +39,10 @@ NoPlugin = Annotated[
 ]
 
 
-class Commands(TyperGroup):
-    """A group of commands. `--mask`, an option of `longca run`, is refused with its place where it is an argument."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Runs the chosen command."""
-        try:
-            return super().invoke(ctx)
-        except Exception as raised:
-            wrong: Any = raised  # of the copy of Click that this version of Typer has
-            if getattr(wrong, "option_name", None) == "--mask" and ctx.invoked_subcommand in ("recommend", "show-mask"):
-                wrong.message = f"no option --mask here; the mask comes first: longca {ctx.invoked_subcommand} causal"
-                wrong.possibilities = None
-            elif getattr(getattr(wrong, "param", None), "name", None) == "head_dim":
-                wrong.message = "LongCA has no attention yet whose v has another head dim; give one integer"
-            raise
-
-    def get_params(self, ctx: Any) -> Any:
-        """The group's own options."""
-        return _without_values(super().get_params(ctx))
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A command of the group, or None. A paragraph's lines are joined, and the terminal breaks them anew."""
-        command = super().get_command(ctx, cmd_name)
-        if command is not None:
-            _without_values(command.get_params(ctx))
-            command.help = "\n\n".join(" ".join(part.split()) for part in (command.help or "").split("\n\n"))
-        return command
-
-
-def _without_values(parameters: Any) -> Any:
-    """Parameters whose flags have no word for a value in the help, because they take none."""
-    for parameter in parameters:
-        if getattr(parameter, "is_flag", False):
-            parameter.metavar = ""
-    return parameters
-
-
 def takes_options(
     kind: type[Any], parameter: str, without: Sequence[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A decorator for commands with a parameter for several options: the fields of a dataclass take its place.
-
-    Args:
-        kind: The dataclass.
-        parameter: The command's parameter, whose value is one of them.
-        without: Fields that are no options of the command.
-    """
+    """A decorator for commands with a parameter for several options: the fields of a dataclass take its place."""
     hints = get_type_hints(kind, include_extras=True)
     options = [
         inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=hints[each.name])
@@ -108,15 +66,15 @@ def takes_options(
 
 
 def open_registry(context: typer.Context, no_plugin: list[str] | None = None) -> Registry:
-    """The registry without the plugins of --no-plugin, which may stand before or after the command.
-
-    Args:
-        context: The command's context.
-        no_plugin: The values of the command's --no-plugin.
-    """
+    """The registry without the plugins of --no-plugin, which may stand before or after the command."""
     from longca.plugins import registry
 
     return registry((context.obj or frozenset()) | frozenset(no_plugin or ()))
+
+
+def flag(name: str) -> str:
+    """The option of a parameter's name, such as `--head-dim`."""
+    return f"--{name.replace('_', '-')}"
 
 
 def print_json(value: Any) -> None:
@@ -125,12 +83,7 @@ def print_json(value: Any) -> None:
 
 
 def chosen_directions(direction: str | None) -> tuple[Direction, ...]:
-    """The directions of --direction, or an empty tuple for all.
-
-    Raises:
-        UnknownNameError: The direction is neither forward nor backward.
-    """
-    from longca.errors import UnknownNameError
+    """The directions of --direction, or an empty tuple for all."""
     from longca.manifests.problem import Direction
 
     if direction is None:
@@ -141,13 +94,7 @@ def chosen_directions(direction: str | None) -> tuple[Direction, ...]:
 
 
 def chosen_device(name: str | None) -> Device:
-    """The device of --device. Without the option it is this machine's GPU, or the CPU without a GPU.
-
-    Raises:
-        RequestError: This machine does not have the device.
-        UnknownNameError: The device is neither cpu nor cuda.
-    """
-    from longca.errors import RequestError, UnknownNameError
+    """The device of --device. Without the option it is this machine's GPU, or the CPU without a GPU."""
     from longca.manifests import Device
     from longca.manifests.devices import current_device
 
@@ -162,11 +109,7 @@ def chosen_device(name: str | None) -> Device:
 
 
 def say_complaints(complaints: Sequence[str]) -> None:
-    """Says on stderr which lines of runs are wrong or missing, after the results. The exit code is then 1.
-
-    Raises:
-        typer.Exit: There are complaints.
-    """
+    """Says on stderr which lines of runs are wrong or missing, after the results. The exit code is then 1."""
     for complaint in complaints:
         typer.echo(complaint, err=True)
     if complaints:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from longca.errors import RequestError, UnknownNameError
 from longca.limits import MAX_RANKS
 from longca_bench.cli.mask_options import MaskOptions, takes_mask
 from longca_bench.cli.options import AsJson, NoPlugin, open_registry, print_json
@@ -19,9 +20,7 @@ __all__ = ["check_known", "parse_heads", "recommend"]
 def recommend(
     context: typer.Context,
     pattern: Annotated[str, typer.Argument(help="A mask pattern, such as causal_document.")],
-    heads: Annotated[
-        str, typer.Option(metavar="HQ:HKV", help="Numbers of query heads and KV heads, such as 64:8.")
-    ] = "32:8",
+    heads: Annotated[str, typer.Option(metavar="HQ:HKV", help="Query heads and KV heads, such as 64:8.")] = "32:8",
     head_dim: Annotated[int, typer.Option(help="Head dimension.")] = 128,
     dtype: Annotated[str, typer.Option(metavar="NAME", help="Data type of q, k and v.")] = "bfloat16",
     device: Annotated[
@@ -46,11 +45,7 @@ def recommend(
     ] = None,
     strategy: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this strategy. Repeatable.")] = None,
     unverified: Annotated[
-        bool,
-        typer.Option(
-            "--unverified",
-            help="List kernels too that nobody verified on the device and that should run there. They are marked.",
-        ),
+        bool, typer.Option("--unverified", help="List kernels too that nobody verified on the device, with a mark.")
     ] = False,
     everything: Annotated[bool, typer.Option("--all", help="List all choices and all refusals.")] = False,
     why: Annotated[
@@ -103,34 +98,14 @@ def recommend(
 
 
 def check_known(why: str, known: Sequence[str]) -> None:
-    """Checks the name of `--why`: that of a kernel, of a strategy, or of a pair `a+b`.
-
-    Args:
-        why: The name.
-        known: The names of kernels and strategies.
-
-    Raises:
-        UnknownNameError: Nobody provides it, or a part of it.
-    """
-    from longca.errors import UnknownNameError
-
+    """Checks the name of `--why`: that of a kernel, of a strategy, or of a pair `a+b`."""
     for name in why.split("+"):
         if name.strip() not in known:
             raise UnknownNameError("kernel or strategy", name.strip(), known)
 
 
 def parse_heads(text: str, example: str = "64:8") -> tuple[int, int]:
-    """Query heads and KV heads of a text such as `64:8`. A single number such as `32` stands for both.
-
-    Args:
-        text: The text.
-        example: An example for the message.
-
-    Raises:
-        RequestError: The text has another form.
-    """
-    from longca.errors import RequestError
-
+    """Query heads and KV heads of a text such as `64:8`. A single number such as `32` stands for both."""
     query, colon, kv = text.partition(":")
     if not _is_count(query) or (colon and not _is_count(kv)):
         raise RequestError(f"--heads is {text!r}; give query heads and KV heads, such as {example}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from longca.errors import RequestError, UnknownNameError
 from longca_bench.cli.options import AsJson, print_json, say_complaints
 
 if TYPE_CHECKING:
@@ -20,20 +21,14 @@ __all__ = ["report"]
 
 def report(
     runs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN", help="A run's folder, its records.jsonl, or a folder of runs."),
+        list[Path], typer.Argument(metavar="RUN", help="A run's folder, its records.jsonl, or a folder of runs.")
     ],
     view: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Tables of this view, such as throughput. (default: a summary)"),
+        str | None, typer.Option(metavar="NAME", help="Tables of this view, such as throughput. (default: a summary)")
     ] = None,
     format_: Annotated[
         list[str] | None,
-        typer.Option(
-            "--format",
-            metavar="NAME",
-            help="terminal, markdown, csv, parquet, html or png. Repeatable. (default: terminal)",
-        ),
+        typer.Option("--format", metavar="NAME", help="terminal, markdown, csv, parquet, html or png. Repeatable."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -46,7 +41,6 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Reports runs: tables here, or files: a Markdown page, CSV, Parquet, an HTML page or charts."""
-    from longca.errors import UnknownNameError
     from longca_bench.reports.formats import checked_formats, write_reports
     from longca_bench.reports.rows import Rows
     from longca_bench.reports.runs import complaints
@@ -82,8 +76,6 @@ def _print(rows: Rows, view: str | None, files: Sequence[Path], tables: bool) ->
 
 def _conditions(rows: Rows, given: list[str]) -> dict[str, Any]:
     """Values by column, each as the column's own type reads it."""
-    from longca.errors import RequestError
-
     found: dict[str, list[Any]] = {}
     for text in given:
         name, equals, value = text.partition("=")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from longca.errors import RequestError
 from longca_bench.cli.mask_options import MaskOptions, say_lengths, takes_mask
-from longca_bench.cli.options import chosen_device, count_workers, open_registry, print_json, takes_options
-from longca_bench.cli.run_advised import advised, print_advised
+from longca_bench.cli.options import chosen_device, count_workers, open_registry, takes_options
+from longca_bench.cli.run_advised import RunCommand, advised, measured_outcomes, print_advised, write_outcomes
 from longca_bench.cli.run_options import RunOptions, chosen_suite
 from longca_bench.measuring.options import let_threads_sleep
 
@@ -19,12 +21,16 @@ if TYPE_CHECKING:
     from longca.manifests import Device
     from longca.plugins import Registry
     from longca_bench.measuring.outcome import Outcome
+    from longca_bench.measuring.records import Record
     from longca_bench.ranks.leader import Leader
     from longca_bench.suites.case import Case
     from longca_bench.suites.cases import Selection
+    from longca_bench.suites.suite import Suite
 
-__all__ = ["print_plan", "run"]
+__all__ = ["run", "run_folder"]
 
+#: The class of the command.
+COMMAND_CLASS = RunCommand
 _MANY_PAIRS = 100
 
 
@@ -88,15 +94,15 @@ def _run(
         say_lengths(described.lengths)
     for absentee, advice in absent(suite, (*registry.kernels, *registry.strategies), selection).items():
         typer.echo(f"{absentee} is left out: {advice}", err=True)
-    if options.dry_run and outcomes:
-        print_advised(outcomes, as_json=options.as_json)
-    elif options.dry_run:
-        print_plan(registry, cases, where, options.as_json)
-    else:
-        from longca_bench.cli.run_measure import measure
-
+    if not options.dry_run:
         with _leader(leader, ranks) as leads:
-            measure(options, suite, cases, where, registry, leads, outcomes)
+            _measure(options, suite, cases, where, registry, leads, outcomes)
+    elif outcomes:
+        print_advised(outcomes, as_json=options.as_json)
+    else:
+        from longca_bench.cli.run_output import print_plan
+
+        print_plan(registry, cases, where, options.as_json)
 
 
 def _leader(leader: Leader | None, ranks: int | None) -> AbstractContextManager[Leader | None]:
@@ -111,70 +117,69 @@ def _leader(leader: Leader | None, ranks: int | None) -> AbstractContextManager[
 
 def _check_ranks(options: RunOptions, where: Device, ranks: int | None) -> None:
     """Refuses options that do not go with ranks."""
-    if ranks is None:
-        return
-    if options.ab:
+    if ranks is not None and options.ab:
         raise RequestError("--ab lets two kernels take turns on one device; leave it out, or --nproc and torchrun")
-    here = count_workers(where)
-    if options.nproc is not None and where.kind == "cuda" and options.nproc > here:
+    if options.nproc is not None and where.kind == "cuda" and options.nproc > (here := count_workers(where)):
         raise RequestError(f"--nproc {options.nproc} needs as many GPUs, and {here} are visible. Take --nproc {here}")
 
 
-def print_plan(registry: Registry, cases: list[Case], device: Device, as_json: bool) -> None:
-    """Prints each case with the form that would be measured, or with the reasons against it.
-
-    Lines are printed as soon as each case is resolved. If some kernels run on the device, one line names those that run
-    on other devices only.
-
-    Args:
-        registry: The registry of kernels and strategies.
-        cases: The cases.
-        device: The device of the run.
-        as_json: Whether to print JSON.
-    """
-    from longca.manifests.verdict import paragraph
-    from longca_bench.reports.text import printable
-    from longca_bench.reports.words import elsewhere_text, mask_name
-    from longca_bench.suites.duration import duration_of
+def _measure(
+    options: RunOptions,
+    suite: Suite,
+    cases: list[Case],
+    where: Device,
+    registry: Registry,
+    leader: Leader | None,
+    outcomes: list[Outcome],
+) -> None:
+    """Measures the cases that have no record in the run's folder, and prints the records of all."""
+    from longca_bench.cli.run_output import Progress, print_records, say_beforehand, say_interrupted
+    from longca_bench.measuring.environment import environment
+    from longca_bench.measuring.run_folder import RunFolder
+    from longca_bench.measuring.runner import exit_code, run_cases
     from longca_bench.suites.tasks import is_elsewhere
 
-    if as_json:
-        print_json([_row(registry, case, device) for case in cases])
-        return
-    elsewhere = dict.fromkeys(case.kernel for case in filter(is_elsewhere(registry, device), cases))
-    here = [case for case in cases if case.kernel not in elsewhere] or cases
-    width = max([24, *(len(mask_name(case.pattern, dict(case.factors))) for case in cases)])
-    for case in here:
-        row = _row(registry, case, device)
-        outcome = row["form"] or f"unsupported: {paragraph(row['reasons'])}"
-        shared = f" {row['strategy']:15} {row['placement']:15} {row['mesh']:20}" if row.get("strategy") else ""
-        name = mask_name(row["pattern"], row["factors"])
-        about = f"{row['kernel']:12} {name:{width}} {row['seqlen']:>8} {row['heads']:>6} {row['direction']:9}"
-        typer.echo(printable(f"{about}{shared} {outcome}"))
-    if len(here) < len(cases):
-        typer.echo(printable(elsewhere_text(len(cases) - len(here), elsewhere)))
-    if sentence := duration_of(cases, device, registry).sentence:
-        typer.echo(printable(sentence))
+    for case in cases[:1]:
+        case.problem(where)  # refuses factors that do not fit each other before there is a folder
+    surroundings = {**environment(registry, suite, where), "cases": len(cases)}
+    if leader is not None:
+        surroundings["ranks"] = leader.size
+    folder = RunFolder(run_folder(options.out, suite.name, options.resume), surroundings, resume=options.resume)
+    if outcomes:
+        write_outcomes(folder.path, outcomes)
+    left = [case for case in cases if case.digest(str(where)) not in folder.done]
+    if not options.as_json:
+        say_beforehand(folder, len(cases) - len(left), left, where, registry)
+    elsewhere = {case.kernel for case in filter(is_elsewhere(registry, where), left)}
+    progress = Progress(sum(case.kernel not in elsewhere for case in left), quiet=options.as_json)
+    settings = options.settings(registry.disabled, count_workers(where))
 
+    def keep(record: Record) -> None:
+        folder.append(record)
+        if record.kernel not in elsewhere:
+            progress.advance(record)
 
-def _row(registry: Registry, case: Case, device: Device) -> dict[str, Any]:
-    about = {
-        "kernel": case.kernel,
-        "pattern": case.pattern,
-        "factors": dict(case.factors),
-        "seqlen": case.seqlen,
-        "heads": f"{case.heads_q}:{case.heads_kv}",
-        "direction": case.direction,
-    }
-    if case.parallel is None:
-        verdict = registry.resolve(case.kernel, case.problem(device))
-        return {**about, "form": verdict.form or None, "reasons": [str(reason) for reason in verdict.reasons]}
-    from longca.errors import UnsupportedError
-    from longca_bench.suites.tasks import task_of
-
-    about |= {"strategy": case.parallel.strategy, "placement": case.parallel.placement, "mesh": case.parallel.mesh_text}
     try:
-        task = task_of(registry, case, device)
-    except UnsupportedError as error:
-        return {**about, "form": None, "reasons": [str(error)]}
-    return {**about, "placement": task.placed, "form": task.form, "reasons": []}
+        with progress.bar:
+            new = run_cases(suite, left, where, registry, keep, settings, None if leader is None else leader.run)
+    except KeyboardInterrupt:
+        say_interrupted(folder.path, len(cases) - len(left) + folder.added, len(cases))
+        raise
+    finally:
+        folder.close()
+    records = list({record.case: record for record in (*folder.earlier, *new)}.values())
+    if outcomes:
+        outcomes = measured_outcomes(folder.path, outcomes, records)
+    if print_records(options, records, surroundings, folder, where, outcomes) or exit_code(records):
+        raise typer.Exit(1)
+
+
+def run_folder(out: Path | None, suite: str, resume: bool) -> Path:
+    """The folder of --out, or a new one. Runs that begin in the same second have folders of their own."""
+    if out is None and resume:
+        raise RequestError("--resume continues a run; name its folder with --out")
+    if out is not None:
+        return out
+    name = f"{suite}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
+    names = (name, *(f"{name}-{number}" for number in range(2, 1000)))
+    return next(path for each in names if not (path := Path("runs") / each).exists())

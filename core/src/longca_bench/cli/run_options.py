@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from longca.errors import RequestError
 from longca.limits import MAX_GIB, MAX_SECONDS
 from longca_bench.cli.mask_options import PANEL, MaskOptions
-from longca_bench.cli.options import AsJson, NoPlugin, chosen_directions
+from longca_bench.cli.options import AsJson, NoPlugin, chosen_directions, flag
 from longca_bench.measuring.options import DEADLINE, Options
 
 if TYPE_CHECKING:
@@ -40,33 +40,18 @@ class RunOptions:
     kernel: Annotated[list[str] | None, typer.Option(help="Only this kernel. Repeatable. (default: all)")] = None
     mask: Annotated[list[str] | None, typer.Option(help="Only this mask pattern of the suite. Repeatable.")] = None
     seqlen: Annotated[
-        list[int] | None,
-        typer.Option(
-            help="Only this length, or this length instead of the suite's. Repeatable. (default: the suite's; for a "
-            "pattern the sum of --documents, the last of --boundaries, or 4096)"
-        ),
+        list[int] | None, typer.Option(help="Only this length, also one that the suite lacks. Repeatable.")
     ] = None
     heads: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Only these query and KV heads, such as 64:8. Repeatable. (default: the suite's; for a pattern 32:8)"
-        ),
+        list[str] | None, typer.Option(help="Only these heads. Repeatable. (default: the suite's; for a pattern 32:8)")
     ] = None
     seed: Annotated[
         list[int] | None, typer.Option(help="Only this seed. Repeatable. (default: the suite's; for a pattern 0)")
     ] = None
-    direction: Annotated[
-        str | None,
-        typer.Option(help="Only this direction, forward or backward. (default: the suite's; for a pattern both)"),
-    ] = None
+    direction: Annotated[str | None, typer.Option(help="Only this direction, forward or backward.")] = None
     strategy: Annotated[list[str] | None, typer.Option(help="Only this strategy. Repeatable.")] = None
     placement: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this placement, or this placement instead of the suite's. Repeatable."),
-    ] = None
-    transport: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this transport: auto, collectives or copy_engine. Repeatable. (default: the suite's)"),
+        list[str] | None, typer.Option(help="Only this placement, also one that the suite lacks. Repeatable.")
     ] = None
     nproc: Annotated[
         int | None, typer.Option(help="Number of ranks to start on this host. They share each case.", min=1, max=4096)
@@ -85,12 +70,7 @@ class RunOptions:
     timeout: Annotated[float, typer.Option(help="Seconds that a case may take.", min=0.001, max=MAX_SECONDS)] = DEADLINE
     wait_idle: Annotated[
         float,
-        typer.Option(
-            help="Seconds that a case may wait until other processes leave the machine alone. A case that was "
-            "disturbed all the same is repeated within them.",
-            min=0,
-            max=MAX_SECONDS,
-        ),
+        typer.Option(help="Seconds that a case may wait for a quiet machine, or be repeated.", min=0, max=MAX_SECONDS),
     ] = 0.0
     memory: Annotated[
         float | None, typer.Option(help="GiB of address space for each worker.", min=0.1, max=MAX_GIB)
@@ -106,41 +86,23 @@ class RunOptions:
     ] = None
     recommended: Annotated[
         int | None,
-        typer.Option(
-            metavar="[N]",
-            help="Measure the N choices that are predicted to be fastest for a pattern's problem, and compare them "
-            "with the predictions. (N: 3)",
-            min=1,
-        ),
+        typer.Option(metavar="[N]", help="Measure only the N choices that are predicted fastest. (N: 3)", min=1),
     ] = None
     unverified: Annotated[
-        bool,
-        typer.Option(
-            "--unverified", help="Measure offers too that nobody verified on this device. Each case is verified."
-        ),
+        bool, typer.Option("--unverified", help="Measure offers too that nobody verified on this device.")
     ] = False
     function: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODULE:FUNCTION",
-            help="Measure this function of q, k and v beside the kernels, on one device. It may return (out, lse).",
-        ),
+        str | None, typer.Option(metavar="MODULE:FUNCTION", help="Measure this function of q, k and v too.")
     ] = None
     shape: Annotated[
         str, typer.Option(metavar="SHAPE", help="The shape of the function's tensors: thd, bhsd or bshd.")
     ] = "thd"
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cases that would be measured, and stop.")] = (
-        False
-    )
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cases without measuring.")] = False
     as_json: AsJson = False
     no_plugin: NoPlugin = None
 
     def check(self) -> None:
-        """Checks the options against each other.
-
-        Raises:
-            RequestError: Two options do not go together.
-        """
+        """Checks the options against each other."""
         from longca.manifests.offers import check_dtype
 
         for pair in _EXCLUSIVE:
@@ -164,7 +126,6 @@ class RunOptions:
             seeds=tuple(self.seed or ()),
             strategies=tuple(self.strategy or ()),
             placements=tuple(self.placement or ()),
-            transports=tuple(self.transport or ()),
             pairs=self.pairs,
         )
 
@@ -180,12 +141,7 @@ class RunOptions:
         return tuple(dict.fromkeys((*names, name))) if self.kernel else names
 
     def settings(self, disabled: frozenset[str], workers: int) -> Options:
-        """The settings of the runner.
-
-        Args:
-            disabled: Plugins to leave out.
-            workers: Worker processes on one device each.
-        """
+        """The settings of the runner."""
         return Options(
             deadline=self.timeout,
             memory=None if self.memory is None else int(self.memory * 2**30),
@@ -200,22 +156,7 @@ class RunOptions:
 def chosen_suite(
     name: str, options: RunOptions, described: MaskOptions, selection: Selection, ranks: int | None
 ) -> tuple[Suite, Selection]:
-    """The suite to measure, and its filters. A suite goes before a pattern of the same name.
-
-    Args:
-        name: Name or file of a suite, or a mask pattern.
-        options: The options of the run.
-        described: The options of the mask.
-        selection: The filters of a suite. A pattern's problem takes their values.
-        ranks: Ranks of the job, or None without a job.
-
-    Returns:
-        The suite and its filters. A suite that was made of a pattern has none.
-
-    Raises:
-        RequestError: Neither a suite nor a pattern has the name. Or an option does not go with a suite, or with a
-            pattern. Or the suite or a value is invalid.
-    """
+    """The suite to measure, and its filters. A suite goes before a pattern of the same name."""
     from longca.masks import PATTERNS
     from longca_bench.suites.cases import Selection
     from longca_bench.suites.suite import builtin_suites, load_suite
@@ -223,7 +164,7 @@ def chosen_suite(
     suites = builtin_suites()
     if name in suites or Path(name).suffix == ".toml":
         about = {"recommended": options.recommended, "head_dim": options.head_dim, "dtype": options.dtype}
-        if given := [f"--{key.replace('_', '-')}" for key, value in {**described.given, **about}.items() if value]:
+        if given := [flag(key) for key, value in {**described.given, **about}.items() if value]:
             raise RequestError(
                 f"{name} is a suite, and {', '.join(given)} describe one problem; leave that out, or give a mask "
                 "pattern, such as causal_document, instead of the suite"
@@ -252,22 +193,18 @@ def _suite_of_pattern(
     factors = described.factors()
     if described.mask_heads is not None:
         factors["heads"] = described.mask_heads
-    given: dict[str, Any] = {
-        "heads": selection.heads,
-        "head_dims": tuple(options.head_dim or ()),
-        "dtypes": tuple(options.dtype or ()),
-        "directions": selection.directions,
-        "kernels": selection.kernels,
-        "pairs": selection.pairs,
-        "lengths": described.lengths,
-        "seeds": selection.seeds,
-        "strategies": selection.strategies or (("*",) if ranks is not None else ()),
-        "placements": selection.placements,
-        "transports": selection.transports,
-    }
     return problem_suite(
         name,
         seqlens=[described.tokens(seqlen) for seqlen in selection.seqlens or (None,)],
         factors=factors,
-        **{key: value for key, value in given.items() if value},
+        heads=selection.heads,
+        head_dims=options.head_dim,
+        dtypes=options.dtype,
+        directions=selection.directions,
+        kernels=selection.kernels,
+        pairs=selection.pairs,
+        lengths=described.lengths,
+        seeds=selection.seeds,
+        strategies=selection.strategies or (("*",) if ranks is not None else ()),
+        placements=selection.placements,
     )

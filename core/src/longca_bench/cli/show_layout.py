@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from longca.errors import RequestError, UnsupportedError
 from longca.limits import MAX_RANKS
 from longca_bench.cli.mask_options import MaskOptions, takes_mask
 from longca_bench.cli.options import AsJson, NoPlugin, open_registry, print_json
@@ -45,7 +46,6 @@ def show_layout(
     ] = None,
     heads: Annotated[str, typer.Option(help="Query heads and KV heads, such as 64:8.")] = "32:8",
     direction: Annotated[str, typer.Option(help="forward or backward.")] = "forward",
-    backend: Annotated[str, typer.Option(help="The library that moves tensors: nccl or gloo.")] = "nccl",
     out: Annotated[Path | None, typer.Option(help="Draw to this .png, .svg or .pdf, instead of numbers.")] = None,
     described: MaskOptions = MaskOptions(),
     as_json: AsJson = False,
@@ -58,11 +58,8 @@ def show_layout(
 
     Example: longca show-layout usp --mask causal --ranks 4 --placement zigzag --out usp.png
     """
-    from longca.errors import UnknownNameError, UnsupportedError
     from longca.manifests import Device, Problem
 
-    if backend not in ("nccl", "gloo"):
-        raise UnknownNameError("backend", backend, ("nccl", "gloo"))
     registry = open_registry(context, no_plugin)
     axes = registry.strategy(strategy).axes
     sizes = parse_mesh(mesh, axes, ranks)
@@ -74,33 +71,29 @@ def show_layout(
         device=Device("cpu"),
         direction=direction,  # type: ignore[arg-type]  # Problem checks it
     )
-    from longca_bench.reports.layout_arrangement import arrange
+    from longca_bench.reports.layout_arrangement import (
+        arrange,
+        arrangement_json,
+        arrangement_tables,
+        placement_table,
+    )
 
-    nccl = backend == "nccl"
     if placement != ALL:
-        _show(arrange(registry, strategy, problem, sizes, placement, nccl), out, as_json)
+        made = arrange(registry, strategy, problem, sizes, placement)
+        _show(made, arrangement_json(made) if as_json else None, arrangement_tables(made), out)
         return
     found: dict[str, Arrangement | str] = {}
     for name in registry.strategy(strategy).placements:
         try:
-            found[name] = arrange(registry, strategy, problem, sizes, name, nccl)
+            found[name] = arrange(registry, strategy, problem, sizes, name)
         except UnsupportedError as error:
             found[name] = str(error)
-    _show_placements(found, out, as_json)
+    data = {name: each if isinstance(each, str) else arrangement_json(each) for name, each in found.items()}
+    _show(found, data if as_json else None, [placement_table(found)], out)
 
 
 def parse_mesh(text: str | None, axes: Sequence[str], ranks: int | None = None) -> dict[str, int]:
-    """Ranks along each axis from a text such as `ring=2,ulysses=2`, in the order of the axes.
-
-    Args:
-        text: The value of --mesh; None to split the ranks evenly.
-        axes: The strategy's axes.
-        ranks: The value of --ranks, which a given mesh must have; None for 4, or for the ranks of the mesh.
-
-    Raises:
-        RequestError: The text has another form, other axes, another number of ranks, or more than MAX_RANKS.
-    """
-    from longca.errors import RequestError
+    """Ranks along each axis from a text such as `ring=2,ulysses=2`, in the order of the axes."""
     from longca_bench.suites.meshes import equal_mesh
 
     if text is None:
@@ -118,36 +111,19 @@ def parse_mesh(text: str | None, axes: Sequence[str], ranks: int | None = None) 
     return sizes
 
 
-def _show(made: Arrangement, out: Path | None, as_json: bool) -> None:
-    from longca_bench.reports.layout_arrangement import arrangement_json, arrangement_tables
-
-    if out is not None:
-        from longca_bench.reports.layout_picture import draw_layout
-        from longca_bench.reports.mask_picture import write_figure
-
-        write_figure(draw_layout(made), out)
-    _say(out, arrangement_json(made) if as_json else None, () if out else arrangement_tables(made))
-
-
-def _show_placements(found: dict[str, Arrangement | str], out: Path | None, as_json: bool) -> None:
-    from longca_bench.reports.layout_arrangement import arrangement_json, placement_table
-
-    if out is not None:
-        from longca_bench.reports.layout_picture import draw_placements
-        from longca_bench.reports.mask_picture import write_figure
-
-        write_figure(draw_placements(found), out)
-    data = {name: made if isinstance(made, str) else arrangement_json(made) for name, made in found.items()}
-    _say(out, data if as_json else None, () if out else [placement_table(found)])
-
-
-def _say(out: Path | None, data: dict[str, Any] | None, tables: Sequence[Table]) -> None:
+def _show(made: Any, data: dict[str, Any] | None, tables: Iterable[Table], out: Path | None) -> None:
+    """Draws a layout or those of all placements to a file, and prints them as JSON or as tables."""
     from longca_bench.reports.terminal import print_tables
     from longca_bench.reports.text import console, safe
 
+    if out is not None:
+        from longca_bench.reports.layout_picture import draw_layout, draw_placements
+        from longca_bench.reports.mask_picture import write_figure
+
+        write_figure(draw_placements(made) if isinstance(made, dict) else draw_layout(made), out)
     if data is not None:
         print_json(data)
-        return
-    if out is not None:
+    elif out is not None:
         console().print(f"wrote {safe(out)}", soft_wrap=True)
-    print_tables(console(), tables)
+    else:
+        print_tables(console(), tables)

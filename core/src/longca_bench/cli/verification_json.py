@@ -31,18 +31,7 @@ def finding_as_json(label: str, finding: Any) -> dict[str, Any]:
 
 
 def provenance(registry: Registry, kernel: str, device: Device) -> dict[str, Any]:
-    """Where and with which code a kernel is verified now.
-
-    Args:
-        registry: The registry of the kernel.
-        kernel: The name of the kernel or the pair.
-        device: The device.
-
-    Returns:
-        The device as in the `environment.json` of a run. `versions` of Python, PyTorch, Triton and the core, of the
-        kernel's distributions with their kits, and of each package that the kernel requires; null for one that is not
-        installed. `sources` are digests of those that are installed editable.
-    """
+    """Where and with which code a kernel is verified now."""
     from longca_bench.measuring.environment import device_facts
 
     manifests, plugins = registry.manifests(kernel), registry.providers(kernel)
@@ -70,13 +59,7 @@ def _dependencies(distribution: str) -> list[str]:
 def verification_as_json(
     checks: Sequence[OfferCheck], finished: datetime, provenance: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The verification of one kernel as plain data.
-
-    Args:
-        checks: The checks of its offers.
-        finished: The time of the last check, in UTC.
-        provenance: From `provenance`, before the first check.
-    """
+    """The verification of one kernel as plain data."""
     return {
         "finished": finished.isoformat(timespec="seconds"),
         **provenance,

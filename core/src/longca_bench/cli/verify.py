@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longca.errors import RequestError, VerificationError
-from longca.limits import MAX_JOBS, MAX_REPEATS, MAX_SECONDS
+from longca.limits import MAX_REPEATS, MAX_SECONDS
 from longca_bench.cli.mask_options import MaskOptions, takes_mask
-from longca_bench.cli.options import AsJson, NoPlugin, chosen_device, open_registry, print_json, takes_options
+from longca_bench.cli.options import AsJson, NoPlugin, chosen_device, flag, open_registry, print_json, takes_options
 from longca_bench.cli.verification_json import provenance, verification_as_json
 from longca_bench.cli.verify_function import FunctionOptions, of_function, verify_function
 from longca_bench.measuring.options import DEADLINE
@@ -32,39 +32,19 @@ def verify(
         list[str] | None,
         typer.Option(metavar="NAME", help="Only this kernel, or this pair such as fa3+fa4. Repeatable. (default: all)"),
     ] = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="cpu or cuda. (default: cuda if there is one)")
-    ] = None,
-    jobs: Annotated[
-        int,
-        typer.Option(
-            min=1, max=MAX_JOBS, help="Processes. Each verifies one offer at a time. They take all GPUs in turn."
-        ),
-    ] = 1,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda. (default: cuda if there is one)")] = None,
     timeout: Annotated[
-        float,
-        typer.Option(help="Seconds that a kernel may take for each problem of an offer.", min=0.001, max=MAX_SECONDS),
+        float, typer.Option(help="Seconds that a kernel may take for a problem.", min=0.001, max=MAX_SECONDS)
     ] = DEADLINE,
     repeat: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=MAX_REPEATS,
-            help="Calls each problem N times more, on changed inputs, and says how many calls were wrong.",
-        ),
+        typer.Option(metavar="N", min=1, max=MAX_REPEATS, help="Call each problem N times more, on changed inputs."),
     ] = None,
     unverified: Annotated[
         bool,
-        typer.Option(
-            "--unverified",
-            help="Verify only the offers that nobody verified on this device, and remember the result on this machine.",
-        ),
+        typer.Option("--unverified", help="Verify only offers that nobody verified here, and keep the result."),
     ] = False,
-    function: Annotated[
-        str | None,
-        of_function("Verify this function of q, k and v, such as my_module:attention.", "MODULE:FUNCTION"),
-    ] = None,
+    function: Annotated[str | None, of_function("Verify this function of q, k and v.", "MODULE:FUNCTION")] = None,
     about: FunctionOptions = FunctionOptions(),
     described: MaskOptions = MaskOptions(),
     as_json: AsJson = False,
@@ -73,9 +53,7 @@ def verify(
     """Verifies kernels against float64 attention, on every offer of their manifests.
 
     The table shows the worst row of each offer beside the error of PyTorch's own arithmetic. Kernels run in processes
-    of their own. The exit code is 1 if an offer is wrong, raises, crashes, hangs or runs out of memory, or if nothing
-    of a named kernel can be verified here. With --json the answer also has the date, the device, the versions of the
-    packages and a digest of the sources of each editable one.
+    of their own. The exit code is 1 if an offer fails, or if nothing of a named kernel can be verified here.
 
     An offer that passed with --unverified counts as verified on this machine, until another version of the kernel, of a
     package that it requires or of PyTorch is installed. A kernel that is wrong is passed over by kernel='auto' on this
@@ -89,8 +67,8 @@ def verify(
     Example: longca verify --function my_module:attention --mask causal_document
     """
     if function is not None:
-        own = {"kernel": kernel, "jobs": jobs > 1, "repeat": repeat, "unverified": unverified}
-        _refuse("--function verifies one function, on its own", own)
+        given = {"kernel": kernel, "repeat": repeat, "unverified": unverified}
+        _refuse("--function verifies one function, on its own", given)
         verify_function(function, about, described, chosen_device(device), timeout, as_json=as_json)
         return
     length = {"seqlen": described.seqlen, "seqlen_k": described.seqlen_k, "seed": described.seed}
@@ -107,40 +85,39 @@ def verify(
 
     from longca_bench.conformance.isolation import Isolation
     from longca_bench.conformance.kept_verdicts import doubt, note
-    from longca_bench.conformance.offers import verify_kernels
+    from longca_bench.conformance.offers import variants_to_verify, verify_variant
     from longca_bench.reports.text import console
     from longca_bench.reports.verify_table import print_verification
 
-    found: dict[str, list[OfferCheck]] = {}
-    waiting: dict[str, int] = {}
-    code = {name: provenance(registry, name, where) for name in names} if as_json else {}
-    finished: dict[str, datetime] = {}
     isolation = Isolation(timeout=timeout)
+    variants = {name: variants_to_verify(registry, name, where, isolation, unverified) for name in names}
+    code = {name: provenance(registry, name, where) for name in names} if as_json else {}
+    found: dict[str, list[OfferCheck]] = {name: [] for name in names if not (unverified or variants[name])}
+    finished = dict.fromkeys(found, datetime.now(UTC))
     try:
-        for name, checks, left in verify_kernels(
-            registry, names, where, jobs, isolation=isolation, repeat=repeat or 0, unverified=unverified
-        ):
-            if unverified and not checks:
-                continue
-            found[name], waiting[name], finished[name] = checks, left, datetime.now(UTC)
-            if left:
-                continue
-            if unverified:
-                _say_noted(name, where, note(registry, name, where, checks))
-            if not as_json:
-                print_verification(console(), name, checks)
+        for name, some in variants.items():
+            for variant in some:
+                check = verify_variant(variant, repeat or 0)
+                found.setdefault(name, []).append(check)
+                finished[name] = datetime.now(UTC)
+            if unverified and some:
+                _say_noted(name, where, note(registry, name, where, found[name]))
+            if not as_json and name in found:
+                print_verification(console(), name, found[name])
     finally:  # of a command that was interrupted, the offers that were verified are told
+        left = {name: len(variants[name]) - len(checks) for name, checks in found.items()}
         doubtful = {} if unverified else found  # an unverified offer that is wrong is refused by itself
         for name, checks in doubtful.items():
-            for wrong, is_kept in doubt(registry, name, where, checks, complete=not waiting[name]).items():
+            for wrong, is_kept in doubt(registry, name, where, checks, complete=not left[name]).items():
                 _say_doubted(wrong, is_kept=is_kept, quietly=as_json)
         if as_json:
-            done = [name for name in names if name in found]
-            print_json({name: verification_as_json(found[name], finished[name], code[name]) for name in done})
-        for name, left in () if as_json else waiting.items():
-            if left:
+            print_json(
+                {name: verification_as_json(found[name], finished[name], code[name]) for name in names if name in found}
+            )
+        for name, count in () if as_json else left.items():
+            if count:
                 print_verification(console(), name, found[name])
-                typer.echo(f"{name}: interrupted before {left} of its {left + len(found[name])} rows", err=True)
+                typer.echo(f"{name}: interrupted before {count} of its {len(variants[name])} rows", err=True)
     if any(check.status.is_failure and not check.skipped for checks in found.values() for check in checks):
         raise typer.Exit(1)
     if unverified and not found:
@@ -150,12 +127,8 @@ def verify(
 
 
 def _refuse(why: str, options: Mapping[str, Any]) -> None:
-    """Refuses options that were given.
-
-    Raises:
-        RequestError: One was.
-    """
-    if given := [f"--{name.replace('_', '-')}" for name, value in options.items() if value]:
+    """Refuses options that were given."""
+    if given := [flag(name) for name, value in options.items() if value]:
         raise RequestError(f"{why}; leave out {' and '.join(given)}")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longca.errors import RequestError
-from longca_bench.cli.options import chosen_directions, print_json
+from longca_bench.cli.options import chosen_directions, flag, print_json
 from longca_bench.cli.recommend import parse_heads
 from longca_bench.cli.verification_json import finding_as_json
 
@@ -26,11 +26,9 @@ __all__ = ["FunctionOptions", "of_function", "verify_function"]
 
 _MOST_SHOWN = 3  # wrong masks
 _LEAST = 1.0  # seconds that a rank waits for another one
+_PANEL = "A function of yours"
 #: Visible pairs of the largest mask by device. float64 attention computes each of them, which takes minutes.
 _MOST_PAIRS = {"cpu": 2**33, "cuda": 2**40}
-
-
-_PANEL = "A function of yours"
 
 
 def of_function(help: str, metavar: str | None = None) -> Any:
@@ -42,16 +40,9 @@ def of_function(help: str, metavar: str | None = None) -> Any:
 class FunctionOptions:
     """The options of `longca verify` that go with --function."""
 
-    shape: Annotated[
-        str | None, of_function("The shape of its tensors: thd, bhsd or bshd. (default: thd)", "SHAPE")
-    ] = None
+    shape: Annotated[str | None, of_function("thd, bhsd or bshd. (default: thd)", "SHAPE")] = None
     mask: Annotated[
-        str | None,
-        of_function(
-            "Only masks of this pattern, or the one mask that the options below describe. (default: all masks that "
-            "its parameters can describe)",
-            "PATTERN",
-        ),
+        str | None, of_function("Only masks of this pattern, or the mask of its options. (default: all)", "PATTERN")
     ] = None
     equal_lengths: Annotated[
         bool, typer.Option("--equal-lengths", help="Only as many queries as keys.", rich_help_panel=_PANEL)
@@ -63,32 +54,14 @@ class FunctionOptions:
     scale: Annotated[float | None, of_function("Factor on the scores. (default: 1/√head dim)")] = None
     placement: Annotated[
         str | None,
-        of_function(
-            "The tokens of each rank under torchrun: contiguous, zigzag, or a function of the mask and the number of "
-            "ranks. (default: contiguous)",
-            "NAME|MODULE:FUNCTION",
-        ),
+        of_function("The tokens of each rank under torchrun. (default: contiguous)", "NAME|MODULE:FUNCTION"),
     ] = None
 
 
 def verify_function(
     text: str, given: FunctionOptions, described: MaskOptions, device: Device, timeout: float, *, as_json: bool
 ) -> None:
-    """Verifies a function and prints the answer, on the first rank.
-
-    Args:
-        text: The module and the function.
-        given: The options that go with --function.
-        described: The options of a mask.
-        device: The device.
-        timeout: Seconds that each problem may take.
-        as_json: Whether to print JSON.
-
-    Raises:
-        RequestError: The function cannot be loaded or called, or an option does not fit.
-        VerificationError: The function raised on a rank, or gave no answer in time.
-        typer.Exit: The function is wrong. The code is 1.
-    """
+    """Verifies a function and prints the answer, on the first rank."""
     from longca_bench.functions.check import Examination
     from longca_bench.ranks.job import current_job
 
@@ -130,7 +103,7 @@ def _mask(pattern: str | None, described: MaskOptions, heads: tuple[int, int], d
     if not given:
         return pattern
     if pattern is None:
-        options = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        options = " and ".join(map(flag, given))
         raise RequestError(f"{options} describe a mask without a pattern; name it, such as --mask causal_document")
     from longca.masks import get_pattern
 

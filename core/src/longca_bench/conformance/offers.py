@@ -1,29 +1,20 @@
-"""`longca verify`: every offer of a kernel, verified on its problems, one after the other or side by side.
+"""`longca verify`: every offer of a kernel, verified on its problems.
 
 Kernels run in workers, so whatever a kernel does ends the check of its offer and nothing else.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
-
-import torch
 
 from longca.errors import VerificationError
 from longca.manifests import Device, Offer
 from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
 from longca.manifests.verified import standing
-from longca.plugins import Registry, registry
-from longca.processes import end_with_parent
+from longca.plugins import Registry
 from longca_bench.conformance.checks import deterministic, each, outliers
 from longca_bench.conformance.isolation import Isolation
 from longca_bench.conformance.offer_variant import NotApplicableError, OfferVariant, offer_variants
@@ -34,7 +25,7 @@ from longca_bench.measuring.results import ContractError
 from longca_bench.measuring.status import CaseEndError, Status, failure
 from longca_bench.verification.findings import Finding, Verification
 
-__all__ = ["OfferCheck", "verify_kernels", "verify_variant"]
+__all__ = ["OfferCheck", "variants_to_verify", "verify_variant"]
 
 
 @dataclass
@@ -147,93 +138,9 @@ def _how(error: Exception, variant: OfferVariant) -> tuple[Status, str]:
     return failure(exhausted=is_exhausted(error, text)), text
 
 
-def verify_kernels(
-    source: Registry,
-    kernels: Sequence[str],
-    device: Device,
-    jobs: int = 1,
-    *,
-    isolation: Isolation = Isolation(),
-    repeat: int = 0,
-    unverified: bool = False,
-) -> Iterator[tuple[str, list[OfferCheck], int]]:
-    """Verifies every offer of some kernels and pairs, or with `unverified` only the offers that nobody verified here.
-
-    Several jobs are processes with workers of their own, which take every GPU in turn. They save time because kernels
-    are compiled, and one process compiles on one core.
-
-    Yields:
-        After each check, its kernel, the kernel's checks so far in the order of its offers, and how many are left. A
-        kernel with nothing to check comes once, with no checks.
-    """
-    variants = {kernel: _variants(source, kernel, device, isolation, unverified) for kernel in kernels}
-    done: dict[str, dict[int, OfferCheck]] = {kernel: {} for kernel in kernels}
-    yield from ((kernel, [], 0) for kernel in kernels if not variants[kernel])
-    made: Iterator[tuple[str, int, OfferCheck]] = (
-        (kernel, number, verify_variant(variant, repeat))
-        for kernel, some in variants.items()
-        for number, variant in enumerate(some)
-    )
-    if jobs > 1:
-        made = _side_by_side(source, variants, jobs, (device, isolation, unverified), repeat)
-    for kernel, number, check in made:
-        done[kernel][number] = check
-        checks = [done[kernel][each] for each in sorted(done[kernel])]
-        yield kernel, checks, len(variants[kernel]) - len(checks)
-
-
-def _variants(
-    source: Registry, kernel: str, device: Device, isolation: Isolation, unverified: bool
+def variants_to_verify(
+    source: Registry, kernel: str, device: Device, isolation: Isolation, unverified: bool = False
 ) -> list[OfferVariant]:
-    """The offers of a kernel that are verified."""
+    """The offers of a kernel in each direction and dtype: all, or only those that nobody verified on the device."""
     variants = offer_variants(source, kernel, device, isolation, allow_unverified=unverified)
     return [each for each in variants if not unverified or standing(kernel, each.offer, device).is_open]
-
-
-def _side_by_side(
-    source: Registry,
-    variants: dict[str, list[OfferVariant]],
-    jobs: int,
-    about: tuple[Device, Isolation, bool],
-    repeat: int,
-) -> Iterator[tuple[str, int, OfferCheck]]:
-    """Verifies the numbered offers of some kernels in the processes of a pool."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, _start, (context.Value("i", 0), _gpus(about[0]))) as pool:
-        running = {
-            pool.submit(_verify, source.disabled, kernel, number, about, repeat): (kernel, number, variant)
-            for kernel, some in variants.items()
-            for number, variant in enumerate(some)
-        }
-        for check in as_completed(running):
-            kernel, number, variant = running[check]
-            try:
-                yield kernel, number, check.result()
-            except BrokenProcessPool:
-                lost = OfferCheck(variant.name, variant.offer, variant.direction, variant.dtype, ended=Status.CRASHED)
-                lost.error = "the process that verified it, or another job, was ended. Take fewer --jobs"
-                yield kernel, number, lost
-
-
-def _gpus(device: Device) -> list[str]:
-    """The names of all GPUs, as CUDA_VISIBLE_DEVICES has them. None for a CPU."""
-    if device.kind != "cuda":
-        return []
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return visible.split(",") if visible else [str(index) for index in range(torch.cuda.device_count())]
-
-
-def _start(started: Any, gpus: list[str]) -> None:
-    """Takes the next GPU for a process of the pool and its workers."""
-    end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback, and its workers end with it
-    with started.get_lock():
-        turn, started.value = started.value, started.value + 1
-    if gpus:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[turn % len(gpus)]
-
-
-def _verify(
-    disabled: frozenset[str], kernel: str, number: int, about: tuple[Device, Isolation, bool], repeat: int
-) -> OfferCheck:
-    return verify_variant(_variants(registry(disabled), kernel, *about)[number], repeat)

@@ -100,8 +100,7 @@ def arrange(
     strategy: str,
     problem: Problem,
     axis_sizes: Mapping[str, int],
-    placement: str | None,
-    nccl: bool,
+    placement: str | None = None,
 ) -> Arrangement:
     """The arrangement of a problem by a strategy. None is the strategy's first placement.
 
@@ -110,8 +109,8 @@ def arrange(
     """
     manifest = registry.strategy(strategy)
     layout = registry.layout(strategy, problem, axis_sizes, placement)
-    # Pictures show collectives.
-    schedule = registry.stated(strategy, "schedule", problem, layout, nccl, Transport.COLLECTIVES)
+    # Pictures show the collectives of NCCL.
+    schedule = registry.stated(strategy, "schedule", problem, layout, True, Transport.COLLECTIVES)
     return Arrangement(manifest.title or strategy, problem, layout, placement or manifest.placements[0], schedule)
 
 

@@ -16,11 +16,8 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 from rich.text import Text
 
-from longca_bench.reports.columns import column
 from longca_bench.reports.table import Cell, Head, Mark, Table, legend
 from longca_bench.reports.text import printable, safe
-from longca_bench.reports.view import View
-from longca_bench.reports.views import SUMMARY, VIEWS, tables
 from longca_bench.reports.words import counted, elsewhere_text, status_counts
 
 if TYPE_CHECKING:
@@ -38,6 +35,8 @@ _STYLES = {Mark.BEST: "bold green", Mark.FAILED: "red", Mark.QUIET: "dim", Mark.
 
 def print_summary(console: Console, rows: Rows) -> None:
     """Prints the summary of runs. If other kernels run here, one line names those that run on other devices only."""
+    from longca_bench.reports.views import SUMMARY, tables
+
     others = rows.where(elsewhere=True)
     here = rows.where(elsewhere=False) if len(others) < len(rows) else rows
     for name in SUMMARY:
@@ -51,6 +50,10 @@ def print_summary(console: Console, rows: Rows) -> None:
 
 def print_view(console: Console, rows: Rows, name: str) -> None:
     """Prints the tables of a view. A line below says what the figures of spread columns are."""
+    from longca_bench.reports.columns import column
+    from longca_bench.reports.view import View
+    from longca_bench.reports.views import VIEWS, tables
+
     found, view = tables(name, rows), VIEWS[name]
     print_tables(console, found)
     if found and isinstance(view, View) and view.across:

@@ -25,11 +25,8 @@ __all__ = ["Case", "Parallel"]
 class Parallel:
     """The way in which the ranks of a job share a case.
 
-    Attributes:
-        strategy: Name of the strategy.
-        placement: The placement of tokens on ranks, or `auto` for the one that is predicted to be fastest.
-        mesh: Ranks along each axis, as (axis, ranks) pairs, the outermost axis first.
-        transport: The way to move tensors, or `auto` for the strategy's own choice.
+    `auto` stands for the placement that is predicted to be fastest, and for the strategy's own choice of a transport.
+    The mesh has (axis, ranks) pairs, the outermost axis first.
     """
 
     strategy: str
@@ -55,22 +52,11 @@ class Parallel:
 
 @dataclass(frozen=True)
 class Case:
-    """One measurement.
+    """One measurement of a kernel or a pair.
 
-    Attributes:
-        kernel: Name of the kernel or of a pair.
-        pattern: The mask's pattern.
-        seqlen: Tokens.
-        lengths: The source of document lengths.
-        seed: Seed of the mask and the inputs.
-        heads_q: Query heads.
-        heads_kv: Key and value heads.
-        head_dim: Head dimension.
-        dtype: Data type.
-        direction: `forward` or `backward`.
-        factors: Mask factors of the suite, as sorted (name, value) pairs.
-        parallel: The way in which ranks share the case, or None on one device.
-        allow_unverified: Whether an offer may run that nobody verified on the device. The case is the same.
+    `seqlen` counts the tokens of all ranks. `lengths` is the source of document lengths. `factors` are the mask factors
+    of the suite, as sorted (name, value) pairs. A case with `parallel` is shared by ranks. `allow_unverified` lets an
+    offer run that nobody verified on the device, and is no part of the case's digest.
     """
 
     kernel: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, permutations, product
 from math import prod
 from types import MappingProxyType
@@ -43,73 +42,41 @@ def expand(
 
     A job of ranks takes the sweeps with strategies, and one device takes the others. Kernels and strategies that are
     not installed are left out if the suite names their distribution. `absent` lists them.
-
-    Args:
-        suite: The suite.
-        kernels: Names of all kernels.
-        selection: The filters.
-        strategies: All strategies.
-        ranks: Ranks of the job, or None on one device.
-        takes: Whether the pair of a case is valid (see `longca_bench.suites.tasks.takes`). None adds no pairs.
-
-    Raises:
-        UnknownNameError: Nobody provides a kernel, strategy, placement or pattern, or the suite lacks a selected name.
-        MaskError: No mask can have a selected length.
-        RequestError: A selected kernel is not installed, the suite or the selection does not go with the ranks, no case
-            is left, or there are more than MOST_CASES. They are counted before they are made, and before invalid pairs
-            are left out.
     """
     known = tuple(kernels)
     check(suite, known, strategies, selection, ranks)
     sweeps = [sweep for sweep in suite.sweep if bool(sweep.strategies) == (ranks is not None)]
     listed = {check_tokens(seqlen) for sweep in sweeps for seqlen in sweep.lengths_on(ranks or 1)}
-    matrices = [_matrix(sweep, known, selection, listed, strategies, ranks, takes) for sweep in sweeps]
-    if (count := sum(matrix.count for matrix in matrices)) > MOST_CASES:
+    matrices = [
+        (sweep, *_matrix(sweep, known, selection, listed, strategies, ranks, pairs=takes is not None))
+        for sweep in sweeps
+    ]
+    count = sum(sum(map(sweep.count_factor_sets, names)) * prod(map(len, axes)) for sweep, names, axes, _ in matrices)
+    if count > MOST_CASES:
         raise RequestError(
             f"suite {suite.name} has {count} cases; at most {MOST_CASES} are allowed. Narrow its sweeps, or select "
             "with --kernel, --mask, --seqlen and --direction"
         )
-    cases = dict.fromkeys(case for matrix in matrices for case in matrix.cases())
+    cases = dict.fromkeys(
+        case
+        for sweep, names, axes, added in matrices
+        for case in _cases(sweep, names, axes)
+        if case.kernel not in added or (takes is not None and takes(case))
+    )
     if not cases and not absent(suite, (*known, *strategies), selection):
         raise RequestError(nothing_left(suite, selection))
     return list(cases)
 
 
-@dataclass(frozen=True)
-class _Matrix:
-    """The combinations that a sweep and a selection ask for. They are counted before they are made.
-
-    Attributes:
-        sweep: The sweep.
-        patterns: The selected patterns.
-        axes: The values of all dimensions but the mask: lengths, seeds, heads, head dims, dtypes, and calls. A call is
-            a kernel, a way in which ranks share a case, and a direction. Each value is listed once.
-        added: Names of the pairs that the sweep does not list.
-        takes: Whether the pair of a case is valid.
-    """
-
-    sweep: Sweep
-    patterns: tuple[str, ...]
-    axes: tuple[tuple[Any, ...], ...]
-    added: frozenset[str]
-    takes: Callable[[Case], bool] | None
-
-    @property
-    def count(self) -> int:
-        """Number of combinations."""
-        return sum(map(self.sweep.count_factor_sets, self.patterns)) * prod(map(len, self.axes))
-
-    def cases(self) -> Iterator[Case]:
-        """The case of each combination, without invalid pairs that were added."""
-        lengths, *others = self.axes
-        masks = [(name, _frozen(given)) for name in self.patterns for given in self.sweep.factor_sets(name)]
-        for seqlen, (pattern, factors), seed, heads, head_dim, dtype, call in product(lengths, masks, *others):
-            kernel, parallel, direction = call
-            heads_q, heads_kv = map(int, heads.split(":"))
-            about = (self.sweep.lengths, seed, heads_q, heads_kv, head_dim, dtype, direction, factors, parallel)
-            case = Case(kernel, pattern, seqlen, *about)
-            if kernel not in self.added or (self.takes is not None and self.takes(case)):
-                yield case
+def _cases(sweep: Sweep, patterns: Iterable[str], axes: Sequence[Iterable[Any]]) -> Iterator[Case]:
+    """The case of each combination of masks and of values of the other axes."""
+    lengths, *others = axes
+    masks = [(name, _frozen(given)) for name in patterns for given in sweep.factor_sets(name)]
+    for seqlen, (pattern, factors), seed, heads, head_dim, dtype, call in product(lengths, masks, *others):
+        kernel, parallel, direction = call
+        heads_q, heads_kv = map(int, heads.split(":"))
+        about = (sweep.lengths, seed, heads_q, heads_kv, head_dim, dtype, direction, factors, parallel)
+        yield Case(kernel, pattern, seqlen, *about)
 
 
 def _matrix(
@@ -119,10 +86,16 @@ def _matrix(
     listed: set[int],
     strategies: Mapping[str, StrategyManifest],
     ranks: int | None,
-    takes: Callable[[Case], bool] | None,
-) -> _Matrix:
+    *,
+    pairs: bool,
+) -> tuple[list[str], list[list[Any]], list[str]]:
+    """The selected patterns of a sweep, the values of its other axes, and the pairs that it does not list.
+
+    The axes are lengths, seeds, heads, head dims, dtypes, and calls: a kernel, a way in which ranks share a case, and a
+    direction. Each value is listed once.
+    """
     kernels = _kernels(sweep, known, selection.kernels)
-    added = [] if takes is None else _added_pairs(sweep, kernels, selection)
+    added = _added_pairs(sweep, kernels, selection) if pairs else []
     kernels = [name for name in kernels if name not in added]
     parallels = [None] if ranks is None else list(_parallels(sweep, strategies, ranks, selection))
     directions = [d for d in sweep.directions if not selection.directions or d in selection.directions]
@@ -138,8 +111,7 @@ def _matrix(
         chain(product(kernels, parallels, directions), product(added, parallels, backward)),
     )
     patterns = dict.fromkeys(_picked(sweep.patterns, tuple(PATTERNS), selection.patterns))
-    unique = tuple(tuple(dict.fromkeys(axis)) for axis in axes)
-    return _Matrix(sweep, tuple(patterns), unique, frozenset(added), takes)
+    return list(patterns), [list(dict.fromkeys(axis)) for axis in axes], added
 
 
 def _parallels(
@@ -151,7 +123,7 @@ def _parallels(
             continue
         for mesh in fitting_meshes(sweep.meshes.get(manifest.name, ()), manifest.axes, ranks):
             placements = _offered(manifest.placements, selection.placements or sweep.placements)
-            transports = _offered(manifest.transports, selection.transports or sweep.transports)
+            transports = _offered(manifest.transports, sweep.transports)
             for placement, transport in product(placements, transports):
                 yield Parallel(manifest.name, placement, mesh, Transport(transport))
 

@@ -11,27 +11,26 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Literal
 
 from longca.errors import MissingPackageError, RequestError
-from longca.masks.histogram import MAX_LENGTH, Histogram
+from longca.masks.histogram import Histogram
 from longca.masks.length_files import JSON_LINES, KEYS, SUFFIXES, LengthList, holds_lengths, read_lengths
 
-__all__ = ["GEOMETRIC_EDGES", "CorpusHistogram", "histogram_from_corpus"]
+__all__ = ["CorpusHistogram", "histogram_from_corpus"]
 
 #: Powers of √2, rounded, each once: 1, 2, 3, 4, 6, 8, 11, … 2³¹. A bin is at most 41 % (or one token) wide.
-GEOMETRIC_EDGES = tuple(sorted({round(2 ** (k / 2)) for k in range(63)}))
+_EDGES = tuple(sorted({round(2 ** (k / 2)) for k in range(63)}))
 
 _TEXT = (".txt", ".md")
 #: Files that hold lengths, or are refused.
 _LISTS = tuple(suffix for suffix in SUFFIXES if suffix not in (*JSON_LINES, *_TEXT))
 
-# Tokenizers work through a batch on all cores. A batch ends with so many documents, or so many characters.
-_BATCH, _BATCH_TEXT = 64, 2**22
+_BATCH = 64  # documents that a tokenizer works through on all cores
 
 _Counter = Callable[[list[str]], list[int]]
 _Source = Literal["lengths", "text", "JSON Lines", "text and JSON Lines"]
@@ -41,12 +40,8 @@ _Source = Literal["lengths", "text", "JSON Lines", "text and JSON Lines"]
 class CorpusHistogram(Histogram):
     """A histogram whose weights are numbers of documents, and its source.
 
-    Attributes:
-        source: The content of the files.
-        unit: The unit of a length: the tokenizer's tokens, words without a tokenizer, or the unit of given lengths.
-        documents: Number of counted documents.
-        empty: Number of documents without a token or word. They are left out.
-        forms: The forms of files of lengths, in words.
+    `unit` is that of a length: the tokenizer's tokens, words without a tokenizer, or the unit of given lengths. `empty`
+    documents have no token or word, and are left out. `forms` are those of files of lengths, in words.
     """
 
     source: _Source
@@ -61,45 +56,26 @@ def histogram_from_corpus(
     *,
     tokenizer: str | Path | None,
     field: str = "text",
-    bins: Sequence[int] = GEOMETRIC_EDGES,
 ) -> CorpusHistogram:
-    """Counts the documents of each length. The empty bins at both ends are left off.
-
-    Args:
-        paths: Corpus files of the kinds above. Files of lengths are not mixed with others.
-        tokenizer: A Hugging Face `tokenizer.json`, without special tokens, truncation and padding. None counts words,
-            which whitespace separates.
-        field: The key of a document's text in JSON Lines.
-        bins: Ascending edges of half-open bins, in tokens or words.
-
-    Raises:
-        RequestError: A file is missing, of another kind, not UTF-8, or has a broken line. Or lengths are mixed with
-            texts or a tokenizer. Or the corpus has no word. Or the edges do not ascend from ≥ 1 to ≤ 2³¹, or a
-            document is outside them.
-        MissingPackageError: A tokenizer is requested, and `tokenizers` is not installed.
-    """
+    """Counts the documents of each length. The empty bins at both ends are left off."""
     files = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
-    _check(files, bins)
+    _check(files)
     source = _source(files, tokenizer, field)
     lists: list[LengthList] = [read_lengths(file) for file in files] if source == "lengths" else []
-    weights = [0] * (len(bins) - 1)
+    weights = [0] * (len(_EDGES) - 1)
     empty = 0
     listed = (length for each in lists for length in each.lengths.tolist())
     for length in listed if lists else _counted(files, tokenizer, field):
         if length == 0:
             empty += 1
-        elif bins[0] <= length < bins[-1]:
-            weights[bisect_right(bins, length) - 1] += 1
         else:
-            raise RequestError(
-                f"a document of length {length} is outside the bins, [{bins[0]}, {bins[-1]}); widen them"
-            )
+            weights[bisect_right(_EDGES, length) - 1] += 1
     used = [index for index, weight in enumerate(weights) if weight]
     if not used:
         raise RequestError(f"no document with text in {', '.join(map(str, files))} ({empty} empty)")
     first, stop = used[0], used[-1] + 1
     return CorpusHistogram(
-        edges=tuple(bins[first : stop + 1]),
+        edges=_EDGES[first : stop + 1],
         weights=tuple(weights[first:stop]),
         source=source,
         unit="lengths" if source == "lengths" else "words" if tokenizer is None else "tokens",
@@ -109,7 +85,7 @@ def histogram_from_corpus(
     )
 
 
-def _check(files: list[Path], bins: Sequence[int]) -> None:
+def _check(files: list[Path]) -> None:
     """Refuses errors at once that a large corpus would only show after hours."""
     if not files:
         raise RequestError("no corpus files; give at least one")
@@ -117,9 +93,6 @@ def _check(files: list[Path], bins: Sequence[int]) -> None:
         if file.suffix.lower() not in (allowed := (*JSON_LINES, *_TEXT, *_LISTS)):
             raise RequestError(f"{file}: a file of documents or lengths is {', '.join(allowed)}; convert or rename it")
         _open(file, f"no corpus file {str(file)!r}; check the path").close()
-    ascending = len(bins) > 1 and all(a < b for a, b in pairwise(bins))
-    if not ascending or bins[0] < 1 or bins[-1] > MAX_LENGTH + 1:
-        raise RequestError(f"bins are two or more ascending edges from 1 to {MAX_LENGTH + 1}; got {list(bins)[:8]}")
 
 
 def _source(files: list[Path], tokenizer: str | Path | None, field: str) -> _Source:
@@ -148,22 +121,12 @@ def _counted(files: list[Path], tokenizer: str | Path | None, field: str) -> Ite
     """The length of each document, counted batch by batch."""
     count = _word_counts if tokenizer is None else _token_counter(Path(tokenizer))
     documents = (text for file in files for text in _documents(file, field))
-    batch: list[str] = []
-    for text in documents:
-        batch.append(text)
-        if len(batch) == _BATCH or sum(map(len, batch)) > _BATCH_TEXT:
-            yield from count(batch)
-            batch = []
-    if batch:
+    while batch := list(islice(documents, _BATCH)):
         yield from count(batch)
 
 
 def _open(file: Path, missing: str) -> BinaryIO:
-    """A file, open to be read.
-
-    Raises:
-        RequestError: The file is missing or cannot be read.
-    """
+    """A file, open to be read."""
     try:
         return file.open("rb")
     except FileNotFoundError:

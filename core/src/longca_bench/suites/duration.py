@@ -43,14 +43,10 @@ _WARM_UP, _LEAST, _BUDGET = 2, 3, 0.25
 
 
 class _Costs(NamedTuple):
-    """The cost of a run beside its calls.
+    """The cost of a run beside its calls, in seconds of each case, each case that ranks share, and each kernel.
 
-    Attributes:
-        case: Seconds of each case.
-        shared: Seconds of each case that ranks share: they start, and one of them computes alone.
-        kernel: Seconds of each kernel.
-        checked: The factor on calls for their verification.
-        samples: The most samples of a case.
+    Ranks start, and one of them computes alone. `checked` is the factor on calls for their verification, and `samples`
+    the most samples of a case.
     """
 
     case: float
@@ -75,14 +71,9 @@ _NAMED = 4
 class Duration:
     """The predicted duration of a run.
 
-    Attributes:
-        cases: Cases of the run.
-        calls: Predicted seconds of a call of each case that was looked at: None without a prediction.
-        kernels: Number of kernels of the run.
-        unpredicted: The kernels, and their strategies, that lack a prediction for a case.
-        refusals: Reasons against cases that are not valid on the device.
-        is_shared: Whether ranks share the cases.
-        device: The kind of the device: `cpu` or `cuda`.
+    `calls` are the predicted seconds of a call of each case that was looked at, or None without a prediction.
+    `unpredicted` are the kernels, and their strategies, that lack a prediction for a case. `refusals` are the reasons
+    against cases that are not valid on the device, whose kind is `cpu` or `cuda`.
     """
 
     cases: int
@@ -133,13 +124,7 @@ def in_words(seconds: float) -> str:
 
 
 def case_seconds(call: float, device: str, *, is_shared: bool = False) -> float:
-    """The seconds of a case.
-
-    Args:
-        call: Seconds of one call.
-        device: The kind of the device: `cpu` or `cuda`.
-        is_shared: Whether ranks share the case.
-    """
+    """The seconds of a case."""
     costs = _COSTS[device]
     samples = min(costs.samples, max(_LEAST, math.ceil(_BUDGET / call)))
     return (costs.shared if is_shared else costs.case) + costs.checked * call * (_WARM_UP + samples)
@@ -149,14 +134,6 @@ def duration_of(cases: Sequence[Case], device: Device, registry: Registry) -> Du
     """The predicted duration of cases, without those of kernels for other devices.
 
     Links between hosts count like links within a host.
-
-    Args:
-        cases: The cases.
-        device: The device of each rank, which need not be this machine's.
-        registry: The registry of kernels and strategies.
-
-    Raises:
-        RequestError: The evidence cannot be read.
     """
     cases = list(itertools.filterfalse(is_elsewhere(registry, device), cases))
     calls: list[float | None] = []
@@ -200,11 +177,7 @@ def _drawn_together(case: Case) -> Any:
 
 
 def _call(case: Case, device: Device, registry: Registry) -> float | None:
-    """The predicted seconds of a case's call, or None without evidence.
-
-    Raises:
-        UnsupportedError: The kernel or the strategy does not take the case.
-    """
+    """The predicted seconds of a case's call, or None without evidence."""
     problem, training = case.problem(device), case.direction == Direction.BACKWARD
     request = Request(problem, training, registry, sources().costs, None, (case.kernel,), anywhere=False)
     halves = split(case.kernel) or (case.kernel,) * 2

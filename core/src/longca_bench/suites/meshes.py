@@ -14,15 +14,7 @@ MeshAxes = tuple[tuple[str, int], ...]
 
 
 def mesh_of(text: str, axes: Sequence[str]) -> MeshAxes:
-    """A mesh from a suite's text, such as `2x4`, or `ulysses=2,ring=4` for axes in another order.
-
-    Args:
-        text: The text.
-        axes: The strategy's axes.
-
-    Raises:
-        RequestError: The text names other axes.
-    """
+    """A mesh from a suite's text, such as `2x4`, or `ulysses=2,ring=4` for axes in another order."""
     sizes = text.split("x")
     if "=" in text:
         pairs = [(name, int(size)) for name, size in (part.split("=") for part in text.split(","))]
@@ -34,16 +26,7 @@ def mesh_of(text: str, axes: Sequence[str]) -> MeshAxes:
 
 
 def fitting_meshes(texts: Sequence[str], axes: Sequence[str], ranks: int) -> list[MeshAxes]:
-    """The meshes of a suite that make up some ranks, or an equal mesh if none does.
-
-    Args:
-        texts: The suite's meshes of one strategy.
-        axes: The strategy's axes.
-        ranks: Ranks of the job.
-
-    Raises:
-        RequestError: A text names other axes.
-    """
+    """The meshes of a suite that make up some ranks, or an equal mesh if none does."""
     listed = [mesh_of(text, axes) for text in texts]
     fitting = [mesh for mesh in listed if prod(size for _, size in mesh) == ranks]
     return fitting or [tuple(zip(axes, equal_mesh(ranks, len(axes)), strict=True))]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from longca.adviser import AUTO
 from longca.errors import RequestError, UnknownNameError
@@ -29,7 +28,6 @@ _NOUNS = {
     "seeds": "seed",
     "strategies": "strategy",
     "placements": "placement",
-    "transports": "transport",
 }
 
 _Strategies = Mapping[str, StrategyManifest]
@@ -39,17 +37,8 @@ _Strategies = Mapping[str, StrategyManifest]
 class Selection:
     """Filters for a suite. An empty tuple keeps every case.
 
-    Attributes:
-        kernels: Kernels to keep.
-        patterns: Mask patterns to keep.
-        seqlens: Lengths to keep. If no sweep of the suite lists a length, every sweep takes it.
-        directions: Directions to keep.
-        heads: Query heads and KV heads to keep, such as `64:8`.
-        seeds: Seeds to keep.
-        strategies: Strategies to keep.
-        placements: Placements to take instead of the suite's.
-        transports: Transports to take instead of the suite's.
-        pairs: Whether to add all valid pairs of the kept kernels, in direction backward.
+    If no sweep of the suite lists a length, every sweep takes it. Placements stand in for the suite's. `pairs` adds all
+    valid pairs of the kept kernels, in direction backward.
     """
 
     kernels: tuple[str, ...] = ()
@@ -60,13 +49,12 @@ class Selection:
     seeds: tuple[int, ...] = ()
     strategies: tuple[str, ...] = ()
     placements: tuple[str, ...] = ()
-    transports: tuple[str, ...] = ()
     pairs: bool = False
 
     @property
     def parallel(self) -> dict[str, tuple[str, ...]]:
         """The filters that only ranks have, by their options."""
-        return {"--strategy": self.strategies, "--placement": self.placements, "--transport": self.transports}
+        return {"--strategy": self.strategies, "--placement": self.placements}
 
 
 def halves(names: Iterable[str]) -> list[str]:
@@ -81,13 +69,7 @@ def strategies_of(sweep: Sweep, strategies: _Strategies) -> list[StrategyManifes
 
 
 def absent(suite: Suite, known: Iterable[str], selection: Selection = Selection()) -> dict[str, str]:
-    """The selected kernels and strategies of a suite that nobody provides here, each with the remedy.
-
-    Args:
-        suite: The suite.
-        known: Names of all kernels and strategies.
-        selection: The filters.
-    """
+    """The selected kernels and strategies of a suite that nobody provides here, each with the remedy."""
     here = set(known)
     wanted = [(name, selection.kernels) for sweep in suite.sweep for name in sweep.kernels]
     wanted += [(name, selection.strategies) for sweep in suite.sweep for name in sweep.strategies]
@@ -111,36 +93,31 @@ def nothing_left(suite: Suite, selection: Selection) -> str:
 def check(
     suite: Suite, kernels: tuple[str, ...], strategies: _Strategies, selection: Selection, ranks: int | None
 ) -> None:
-    """Refuses a suite and a selection with names that lead nowhere, or that do not go with the ranks.
-
-    Args:
-        suite: The suite.
-        kernels: Names of all kernels.
-        strategies: All strategies.
-        selection: The filters.
-        ranks: Ranks of the job, or None on one device.
-
-    Raises:
-        UnknownNameError: Nobody provides a kernel, strategy, placement, transport or pattern, or the suite lacks a
-            selected name.
-        MaskError: No mask can have a selected length.
-        RequestError: A selected kernel or strategy is not installed, a mesh has other axes than its strategy, no
-            sweep is for one device, or for ranks, or pairs are selected without the backward.
-    """
+    """Refuses a suite and a selection with names that lead nowhere, or that do not go with the ranks."""
     _check_ranks(suite, selection, ranks)
     if selection.pairs and selection.directions and Direction.BACKWARD not in selection.directions:
         raise RequestError("pairs are measured in direction backward; leave out --pairs, or --direction forward")
-    _check_kernels(suite, kernels, selection)
+    listed = [name for sweep in suite.sweep for name in sweep.kernels]
+    _check_here(suite, "kernel", halves(selection.kernels), halves(listed), kernels)
+    _check_here(
+        suite, "strategy", selection.strategies, [n for sweep in suite.sweep for n in sweep.strategies], strategies
+    )
     for name in selection.patterns:
         get_pattern(name)
     for seqlen in selection.seqlens:
         check_tokens(check_seqlen(seqlen))
-    pairs = {name for sweep in suite.sweep for name in sweep.kernels if singles(name) != (name,)}
-    selected = halves(name for name in selection.kernels if name not in pairs)
-    _check_listed(suite, "kernel", selected, (sweep.kernels for sweep in suite.sweep))
-    _check_listed(suite, "mask pattern", selection.patterns, (sweep.patterns for sweep in suite.sweep))
-    _check_listed(suite, "heads", selection.heads, (sweep.heads for sweep in suite.sweep))
-    _check_strategies(suite, strategies, selection)
+    selected = halves(name for name in selection.kernels if name not in listed)
+    _check_listed(suite, "kernel", selected, listed)
+    _check_listed(suite, "mask pattern", selection.patterns, [n for sweep in suite.sweep for n in sweep.patterns])
+    _check_listed(suite, "heads", selection.heads, [heads for sweep in suite.sweep for heads in sweep.heads])
+    _check_placements(selection.placements, strategies.values())
+    for sweep in suite.sweep:
+        here = strategies_of(sweep, strategies)
+        if here:
+            _check_placements(sweep.placements, here)
+        for manifest in here:
+            for text in sweep.meshes.get(manifest.name, ()):
+                mesh_of(text, manifest.axes)
 
 
 def _check_ranks(suite: Suite, selection: Selection, ranks: int | None) -> None:
@@ -161,52 +138,30 @@ def _check_ranks(suite: Suite, selection: Selection, ranks: int | None) -> None:
         )
 
 
-def _check_kernels(suite: Suite, known: tuple[str, ...], selection: Selection) -> None:
-    for name in halves(selection.kernels):
+def _check_here(
+    suite: Suite, kind: str, selected: Iterable[str], listed: Iterable[str], known: Collection[str]
+) -> None:
+    """Refuses selected names that nobody provides here, and listed ones unless the suite names their distribution."""
+    for name in selected:
         if name not in known and name in suite.distributions:
-            raise RequestError(f"kernel {name!r} is not here: {_remedy(suite.distributions[name])}")
-    listed = halves(name for sweep in suite.sweep for name in sweep.kernels if name != "*")
-    for name in (*halves(selection.kernels), *(name for name in listed if name not in suite.distributions)):
-        if name not in known:
-            raise UnknownNameError("kernel", name, known)
+            raise RequestError(f"{kind} {name!r} is not here: {_remedy(suite.distributions[name])}")
+    for name in (*selected, *listed):
+        if name not in known and name not in suite.distributions and name != "*":
+            raise UnknownNameError(kind, name, known)
 
 
-def _check_listed(suite: Suite, kind: str, selected: Iterable[str], lists: Iterable[Iterable[str]]) -> None:
+def _check_listed(suite: Suite, kind: str, selected: Iterable[str], listed: Collection[str]) -> None:
     """Refuses names that no sweep of a suite lists."""
-    listed = {name for names in lists for name in names}
     for name in selected:
         if name not in listed and "*" not in listed:
-            raise UnknownNameError(f"{kind} of suite {suite.name}", name, listed)
+            raise UnknownNameError(f"{kind} of suite {suite.name}", name, set(listed))
 
 
-def _check_strategies(suite: Suite, strategies: _Strategies, selection: Selection) -> None:
-    listed = (name for sweep in suite.sweep for name in sweep.strategies)
-    for name in (*selection.strategies, *listed):
-        if name in strategies or name == "*":
-            continue
-        if name not in suite.distributions:
-            raise UnknownNameError("strategy", name, strategies)
-        if name in selection.strategies:
-            raise RequestError(f"strategy {name!r} is not here: {_remedy(suite.distributions[name])}")
-    for sweep in suite.sweep:
-        here = strategies_of(sweep, strategies)
-        for manifest in here:
-            for text in sweep.meshes.get(manifest.name, ()):
-                mesh_of(text, manifest.axes)
-        if here:
-            _check_offered("placements", sweep.placements, here)
-            _check_offered("transports", sweep.transports, here)
-    _check_offered("placements", selection.placements, strategies.values())
-    _check_offered("transports", selection.transports, strategies.values())
-
-
-def _check_offered(
-    field: Literal["placements", "transports"], wanted: Iterable[str], strategies: Iterable[StrategyManifest]
-) -> None:
-    known = {AUTO, *(str(name) for manifest in strategies for name in getattr(manifest, field))}
+def _check_placements(wanted: Iterable[str], strategies: Iterable[StrategyManifest]) -> None:
+    known = {AUTO, *(name for manifest in strategies for name in manifest.placements)}
     for name in wanted:
         if name not in known:
-            raise UnknownNameError(_NOUNS[field], name, known)
+            raise UnknownNameError("placement", name, known)
 
 
 def _remedy(distribution: str) -> str:

@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails
 
 from longca.errors import RequestError, UnknownNameError
 from longca.limits import MAX_TOKENS, shown
+from longca.manifests import Transport
 from longca.manifests.kernel import Name
 from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
@@ -132,15 +133,23 @@ class Sweep(BaseModel):
     grid: dict[PatternName, dict[str, Annotated[list[Value], Field(min_length=1)]]] = {}
     strategies: Annotated[tuple[str, ...], Field(min_length=1)] = ()
     placements: Annotated[tuple[str, ...], Field(min_length=1)] = ("auto",)
-    transports: Annotated[tuple[str, ...], Field(min_length=1)] = ("auto",)
+    transports: Annotated[tuple[Transport, ...], Field(min_length=1)] = (Transport.AUTO,)
     meshes: dict[str, tuple[Mesh, ...]] = {}
 
     @model_validator(mode="after")
-    def _each_factor_once(self) -> Sweep:
+    def _fits(self) -> Sweep:
         for pattern, lists in self.grid.items():
             for name in lists:
                 if name in self.factors.get(pattern, {}):
                     raise ValueError(f"{name} of {pattern} is in both factors and grid; give it in one of them")
+        if bool(self.seqlens) == bool(self.tokens_per_rank):
+            raise ValueError("give seqlens, or tokens_per_rank and strategies")
+        given = [name for name in ("tokens_per_rank", "meshes") if getattr(self, name)]
+        given += [name for name in ("placements", "transports") if getattr(self, name) != ("auto",)]
+        if not self.strategies and given:
+            raise ValueError(f"{', '.join(given)} are for strategies; give those too")
+        if self.pairs and Direction.BACKWARD not in self.directions:
+            raise ValueError("pairs are measured in direction backward; add it to directions, or leave out pairs")
         return self
 
     def count_factor_sets(self, pattern: str) -> int:
@@ -151,22 +160,6 @@ class Sweep(BaseModel):
         """Every combination of a pattern's factors. A pattern without factors has one empty combination."""
         fixed, lists = self.factors.get(pattern, {}), self.grid.get(pattern, {})
         return [{**fixed, **dict(zip(lists, values, strict=True))} for values in product(*lists.values())]
-
-    @model_validator(mode="after")
-    def _lengths_and_ranks(self) -> Sweep:
-        if bool(self.seqlens) == bool(self.tokens_per_rank):
-            raise ValueError("give seqlens, or tokens_per_rank and strategies")
-        given = [name for name in ("tokens_per_rank", "meshes") if getattr(self, name)]
-        given += [name for name in ("placements", "transports") if getattr(self, name) != ("auto",)]
-        if not self.strategies and given:
-            raise ValueError(f"{', '.join(given)} are for strategies; give those too")
-        return self
-
-    @model_validator(mode="after")
-    def _pairs_in_backward(self) -> Sweep:
-        if self.pairs and Direction.BACKWARD not in self.directions:
-            raise ValueError("pairs are measured in direction backward; add it to directions, or leave out pairs")
-        return self
 
     def lengths_on(self, ranks: int) -> tuple[int, ...]:
         """The lengths on a number of ranks, in tokens of all ranks together."""
@@ -211,11 +204,7 @@ def builtin_suites() -> tuple[str, ...]:
 
 
 def _text_of(name: str) -> str:
-    """The text of a suite by its name.
-
-    Raises:
-        RequestError: Several distributions have a suite of this name, or the distribution lacks the file.
-    """
+    """The text of a suite by its name."""
     own = _SUITES / f"{name}.toml"
     if own.is_file():
         return own.read_text(encoding="utf-8")

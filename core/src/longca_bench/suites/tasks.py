@@ -26,13 +26,10 @@ __all__ = ["Sharing", "Task", "elsewhere", "is_elsewhere", "places_of", "takes",
 
 @dataclass(frozen=True)
 class Sharing:
-    """How ranks share a case.
+    """How ranks share a case: its layout, and the place of each rank in it.
 
-    Attributes:
-        layout: The tokens and steps of each place.
-        places: Each rank's place in the layout.
-        takes_whole: Whether the kernel takes the whole problem on one device.
-        rough_alone: Whether the offer that covers the whole problem calls its log-sum-exp rough.
+    `takes_whole` says whether the kernel takes the whole problem on one device, and `rough_alone` whether the offer
+    that covers the whole problem calls its log-sum-exp rough.
     """
 
     layout: Annotated[Layout, AfterValidator(lambda found: replace(found, steps=Steps.of(found.steps)))]
@@ -43,17 +40,11 @@ class Sharing:
 
 @dataclass(frozen=True)
 class Task:
-    """A case that can be measured.
+    """A case that can be measured, and what the offers that cover it say.
 
-    Attributes:
-        case: The case.
-        form: The form of the offers that cover it.
-        placed: The placement of its tokens. `auto` is resolved. None on one device.
-        rough_lse: Whether an offer that covers it calls its log-sum-exp rough.
-        distributions: The distributions whose code it runs. They share a process.
-        sharing: How ranks share it, or None on one device.
-        unverified: Whether nobody verified an offer that covers it on the device.
-        optional_lse: Whether the offer that covers it may give no log-sum-exp.
+    `placed` is the placement of its tokens with `auto` resolved, or None on one device. `distributions` are those whose
+    code it runs, in one process. `unverified` says that nobody verified an offer on the device, and `optional_lse` that
+    the offer may give no log-sum-exp.
     """
 
     case: Case
@@ -70,14 +61,6 @@ def task_of(registry: Registry, case: Case, device: Device) -> Task:
     """The task of a case.
 
     `auto` gives the same placement in both directions, because training and evaluation use the same shards.
-
-    Args:
-        registry: The registry of kernels and strategies.
-        case: The case.
-        device: The device of each rank.
-
-    Raises:
-        UnsupportedError: The kernel does not take the case. The message gives the reasons.
     """
     problem, parallel = case.problem(device), case.parallel
     providers = tuple(provider.distribution for provider in registry.providers(case.kernel))
@@ -100,11 +83,6 @@ def takes(registry: Registry, device: Device, *, allow_unverified: bool = False)
     """Whether the kernel or pair of a case takes its problem.
 
     Several ranks may cut a problem into steps that a kernel takes, so each of their cases is taken here.
-
-    Args:
-        registry: The registry of kernels.
-        device: The device.
-        allow_unverified: Whether offers count that nobody verified on the device.
     """
 
     def is_taken(case: Case) -> bool:
@@ -133,12 +111,7 @@ def is_elsewhere(registry: Registry, device: Device) -> Callable[[Case], bool]:
 
 
 def places_of(mesh: MeshAxes, axes: MeshAxes) -> tuple[int, ...]:
-    """Each rank's place in a layout.
-
-    Args:
-        mesh: The axes of the mesh, through which ranks count.
-        axes: The same axes in the strategy's order, through which places count.
-    """
+    """Each rank's place in a layout."""
     names, sizes = zip(*mesh, strict=True)
     ranks = np.arange(prod(sizes)).reshape(sizes).transpose([names.index(name) for name, _ in axes])
     return tuple(np.argsort(ranks.ravel()).tolist())

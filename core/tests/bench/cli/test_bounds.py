@@ -100,7 +100,6 @@ def test_suites(text, said):
         ("run quick --dry-run --seqlen 1073741824", f"lengths from 1 to {limits.MAX_TOKENS} tokens are allowed"),
         ("run causal --timeout -1", "--timeout"),
         ("run causal --nproc 1000000000000000000", "--nproc"),
-        ("verify --jobs 1000000000000000000", "--jobs"),
         ("verify --repeat 1000000000000000000", "--repeat"),
         ("verify --kernel sdpa --seqlen 1073741824", "every offer of their manifests; leave out --seqlen"),
         ("verify --kernel sdpa --seed 7 --seqlen-k 64", "leave out --seqlen-k and --seed"),

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from longca_bench.cli.run_measure import run_folder
+from longca_bench.cli.run import run_folder
 
 BRACKETS = """
 @hookimpl

@@ -84,7 +84,6 @@ def test_pictures(made):
         (["show-layout", "rounds"], "unknown strategy 'rounds'"),
         ([*ROUND, "--placement", "nowhere"], "too many"),
         ([*ROUND, "--placement", "diagonal"], "unknown placement of round 'diagonal'"),
-        ([*ROUND, "--backend", "mpi"], "unknown backend 'mpi'"),
         ([*ROUND, "--out", "x.bmp"], "pictures are drawn as .png, .svg, .pdf"),
         ([*ROUND, "--mask", "casual"], "unknown mask pattern 'casual'"),
     ],

@@ -62,7 +62,7 @@ def halves(fakes):
 
 def test_halves_are_verified_alone_and_together(halves):
     kernels = ("--kernel", "back", "--kernel", "ahead+back")
-    ran = halves.longca("verify", *kernels, "--device", "cpu", "--jobs", "2", "--json")
+    ran = halves.longca("verify", *kernels, "--device", "cpu", "--json")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     found = json.loads(ran.stdout)
     assert list(found) == ["back", "ahead+back"]
@@ -262,7 +262,7 @@ def _text(failure):
 
 def test_the_table_names_the_status(ending):
     named = ("--kernel", "exits", "--kernel", "right")
-    ran = ending.longca("verify", *named, "--device", "cpu", "--jobs", "2")
+    ran = ending.longca("verify", *named, "--device", "cpu")
     assert (ran.returncode, ran.stderr) == (1, "")
     assert re.search(r"✗ CRASHED +full +float32 +forward", ran.stdout)
     assert "exits full float32 forward: crashed on one token, 3:3 heads: the worker exited with code 0" in ran.stdout
@@ -300,7 +300,7 @@ def interrupted(fakes, marker, *options, **env):
 
 def test_ctrl_c_ends_everything_without_a_traceback(ending, tmp_path):
     marker = tmp_path / "called"
-    interrupted(ending, marker, "--kernel", "hangs", "--kernel", "right", "--jobs", "2", MARKER=str(marker))
+    interrupted(ending, marker, "--kernel", "hangs", "--kernel", "right", MARKER=str(marker))
 
 
 SLEEPS = """

@@ -146,7 +146,7 @@ def test_a_run_measures_functions_and_finds_wrong_ones(tmp_path, name, direction
             *("--function", f"wrong_functions:{name}", "--kernel", f"my_{name}", "--out", str(tmp_path / "out")),
         ],
         cwd=FOLDER,
-        env={**ENVIRONMENT, "LONGCA_HISTORY": str(tmp_path / "history.jsonl")},
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         timeout=200,

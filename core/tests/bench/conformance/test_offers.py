@@ -66,8 +66,7 @@ def test_a_pair_promises_equal_bits_where_both_halves_do(core, promised):
 
 
 @pytest.mark.parametrize(("complete", "stays"), [(False, True), (True, False)])
-def test_an_interrupted_verification_ends_no_earlier_verdict(tmp_path, monkeypatch, complete, stays):
-    monkeypatch.setenv("LONGCA_HISTORY", str(tmp_path / "evidence.jsonl"))
+def test_an_interrupted_verification_ends_no_earlier_verdict(complete, stays):
     known, device = plugins.registry(), Device("cpu")
     passed = OfferCheck("naive", known.manifest("naive").offers[0], "forward", "float32", masks=["causal"])
     finding = Finding("out", False, 1.0, 0.0, 0.1, 0, 0)

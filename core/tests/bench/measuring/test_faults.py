@@ -43,7 +43,7 @@ def faulty(fakes, tmp_path):
     """Distributions of misbehaving kernels and of a slow one, and how to run the quick suite with them."""
     provide(fakes, "slow", SLEEPS)
     fakes.folders.append(misbehaving_plugins(tmp_path / "misbehaving"))
-    fakes.env |= {"LONGCA_HISTORY": str(tmp_path / "history.jsonl"), "OMP_NUM_THREADS": "1"}
+    fakes.env |= {"OMP_NUM_THREADS": "1"}
     return fakes
 
 

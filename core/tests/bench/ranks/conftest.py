@@ -92,7 +92,6 @@ class Toys:
             **{name: value for name, value in fakes.env.items() if name not in ("RANK", "WORLD_SIZE")},
             "PYTHONPATH": os.pathsep.join(map(str, fakes.folders)),
             "LONGCA_PLUGINS": "toy",
-            "LONGCA_HISTORY": str(folder / "history.jsonl"),
             "STARTED_BY_TEST": str(folder),
             "OMP_NUM_THREADS": "1",
         }

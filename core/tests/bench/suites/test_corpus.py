@@ -57,19 +57,6 @@ def test_tokens_are_counted_whole(tokenizer: Path, tmp_path: Path) -> None:
     assert [row for row in histogram.rows() if row[2]] == [(4, 6, 1), (8, 11, 1), (256, 362, 1)]
 
 
-def test_own_bins(tmp_path: Path) -> None:
-    corpus = _jsonl(tmp_path / "a.jsonl", ["w " * 5, "w " * 9, "w " * 10])
-    assert list(histogram_from_corpus(corpus, tokenizer=None, bins=[1, 5, 10, 20, 30]).rows()) == [
-        (5, 10, 2),
-        (10, 20, 1),
-    ]
-    with pytest.raises(RequestError, match=r"length 10 is outside the bins, \[1, 10\)"):
-        histogram_from_corpus(corpus, tokenizer=None, bins=[1, 10])
-    for bins in ([1], [0, 5], [5, 5], [1, 2**31 + 1]):
-        with pytest.raises(RequestError, match="bins are two or more ascending edges"):
-            histogram_from_corpus(corpus, tokenizer=None, bins=bins)
-
-
 def test_lengths_one_a_line_are_taken_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "lengths.txt").write_text("\ufeff1000\n\n 96 \r\n3000\n", "utf-8")
     histogram = histogram_from_corpus([tmp_path / "lengths.txt"] * 2, tokenizer=None)

@@ -46,8 +46,7 @@ def test_cases_that_are_not_measured_take_no_time():
     assert found.seconds == pytest.approx(alone.seconds)
 
 
-def test_cases_without_evidence_are_named(fakes, monkeypatch):
-    monkeypatch.setenv("LONGCA_HISTORY", fakes.env["LONGCA_HISTORY"])
+def test_cases_without_evidence_are_named():
     found = duration_of(cases(), Device("cpu"), registry())
     assert found.seconds is None
     assert found.sentence == "The run time is not estimated: no measurement of sdpa is like these cases."
@@ -69,8 +68,7 @@ def test_few_masks_are_drawn_for_many_cases():
     assert _mask.cache_info().misses - before == 3
 
 
-def test_evidence_is_known_without_masks(fakes, monkeypatch):
-    monkeypatch.setenv("LONGCA_HISTORY", fakes.env["LONGCA_HISTORY"])
+def test_evidence_is_known_without_masks():
     before = _mask.cache_info().misses
     assert is_measured(cases(), named_device("h200"))
     assert not is_measured(cases(), Device("cpu"))

@@ -90,13 +90,8 @@ def test_transports_multiply_the_cases_of_strategies_that_have_them(tmp_path):
     cases = expand(suite, ["naive"], narrow, **known)
     found = [(case.parallel.strategy, str(case.parallel.transport)) for case in cases]
     assert found == [("usp", "auto"), ("usp", "copy_engine"), ("ulysses", "auto")]
-    chosen = expand(suite, ["naive"], Selection(directions=("forward",), transports=("collectives",)), **known)
-    assert [(c.parallel.strategy, str(c.parallel.transport)) for c in chosen] == [
-        ("usp", "collectives"),
-        ("ulysses", "collectives"),
-    ]
-    with pytest.raises(UnknownNameError, match="unknown transport 'copy_engines'"):
-        expand(suite, ["naive"], Selection(transports=("copy_engines",)), **known)
+    with pytest.raises(RequestError, match=r"transports.*should be 'auto', 'collectives' or 'copy_engine'"):
+        load_suite(sweep(tmp_path, 'transports = ["copy_engines"]\n'))
 
 
 def test_a_transport_that_the_strategy_chooses_leaves_digests_as_they_were(tmp_path):

@@ -23,11 +23,7 @@ def list_capabilities(
     kernel: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this kernel. Repeatable.")] = None,
     mask: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this mask pattern. Repeatable.")] = None,
     device: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="A GPU such as h100, cpu, or cuda:9.0 for a compute capability. (default: this machine's)",
-        ),
+        str | None, typer.Option(metavar="NAME", help="h100, cuda:9.0, cpu, … (default: this machine's)")
     ] = None,
     direction: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only forward, or only backward. (default: both)")
@@ -36,10 +32,7 @@ def list_capabilities(
         bool | None, typer.Option("--gqa/--mha", help="Ask for 64:8 or for 8:8 heads. (default: 64:8, else 8:8)")
     ] = None,
     dtype: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="bfloat16, float16, float32 or float64. (default: bfloat16, else any of them)"
-        ),
+        str | None, typer.Option(metavar="NAME", help="bfloat16, float32, … (default: bfloat16, else any)")
     ] = None,
     head_dim: Annotated[int | None, typer.Option(help="Head dimension. (default: 128, else 64)")] = None,
     why: Annotated[
