@@ -49,7 +49,11 @@ def unpacked(bits: Bits, columns: int) -> NDArray[np.bool_]:
 
 def seen_tokens(bits: Bits, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Tokens in the kept blocks of each row: [heads, query blocks]. The sizes are tokens of each key block."""
-    return np.stack([unpacked(of_head, len(sizes)) @ sizes for of_head in bits])
+    # The table holds, for each byte of a row and each value of that byte, the tokens of the blocks whose bits are set.
+    padded = np.pad(sizes, (0, 8 * bits.shape[2] - len(sizes))).reshape(-1, 8)
+    values = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.int64)
+    tokens, first = (padded @ values.T).ravel(), np.arange(len(padded)) * 256
+    return np.stack([tokens[of_head + first].sum(-1) for of_head in bits])
 
 
 def most_runs(kept: NDArray[np.bool_]) -> tuple[int, int]:

@@ -106,7 +106,7 @@ def read_lengths(path: str | Path, most: int = MAX_LIST_BYTES) -> LengthList:
             no whole number in [1, 2³¹ − 1], or bounds descend.
     """
     path = Path(path)
-    form = _FORMS.get(path.suffix.lower(), "text")
+    form = _FORMS.get(path.suffix.lower(), "numbers in text")
     lengths: list[int] = []
     has_bounds, before = False, 0.0
     with _reading(path, form, f"write whole numbers, or objects with {', '.join(KEYS)}"):

@@ -112,7 +112,7 @@ def test_a_file_of_lengths_is_named_once_and_said_to_be_drawn_from(file, capsys)
     MaskOptions(seqlen=64, lengths="mix:pile").mask("causal_document")
     assert capsys.readouterr() == (
         "",
-        "own.txt: 1,204 lengths, one a line; documents are drawn from it at random. "
+        "own.txt: 1,204 lengths, numbers in text; documents are drawn from it at random. "
         "--documents own.txt takes exactly these\n"
         "own.csv: a histogram of 2 bins; documents are drawn from it at random\n",
     )

@@ -50,9 +50,8 @@ def test_one_problem_is_said_beforehand(fakes, tmp_path):
         ("naive", 4096, "32:8"),
         ("sdpa", 4096, "32:8"),
     ]
-    said = (
-        f"{file}: 2 lengths, one a line; documents are drawn from it at random. --documents {file} takes exactly these"
-    )
+    drawn = "documents are drawn from it at random"
+    said = f"{file}: 2 lengths, numbers in text; {drawn}. --documents {file} takes exactly these"
     assert (ran.returncode, ran.stderr) == (0, f"{said}\n")
 
 

@@ -18,4 +18,6 @@ def test_a_file_of_documents_is_drawn_whole_and_one_of_lengths_is_drawn_from(fak
     assert json.loads(said)["factors"] == {"documents": [40, 1, 24]}
     ran = fakes.longca("show-mask", "causal_document", "--lengths", str(file), "--json")
     assert (ran.returncode, json.loads(ran.stdout)["seqlen_q"]) == (0, 4096)
-    assert ran.stderr.startswith(f"{file}: 3 lengths, one a line; documents are drawn from it at random. --documents ")
+    assert ran.stderr.startswith(
+        f"{file}: 3 lengths, numbers in text; documents are drawn from it at random. --documents "
+    )
