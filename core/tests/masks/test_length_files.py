@@ -100,7 +100,7 @@ def test_bad_histograms_are_refused(name: str, content: str, message: str, tmp_p
         ("l.txt", "5\n0\n", "line 2: 0 is not a document length; write whole numbers from 1"),
         ("l.txt", "5 5.5\n", "line 1: 5.5"),
         ("l.txt", "0\n8\n5\n", "line 3: 5 after 8"),
-        ("l.txt", "length\n5\n", "line 1: length"),
+        ("l.txt", "length\n5\n", "line 1: 'length'"),
         ("l.txt", "5,000\n", "line 1: '5,000' may be one number"),
         ("l.txt", b"5\n\xff\n", "is not numbers in text: .utf-8"),
         ("l.json", "[[1, 4, 2]]", r"item 1: '?\[1, 4, 2\]"),

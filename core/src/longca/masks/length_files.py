@@ -119,8 +119,9 @@ def read_lengths(path: str | Path, most: int = MAX_LIST_BYTES) -> LengthList:
             if has_bounds and length == 0:
                 continue
             if not 1 <= length <= MAX_LENGTH or length % 1:
+                said = repr(value) if math.isnan(number) else str(value)
                 raise RequestError(
-                    f"{path}, {place}: {value!s:.40}{f' after {before:.0f}' if has_bounds else ''} is not a document "
+                    f"{path}, {place}: {said:.40}{f' after {before:.0f}' if has_bounds else ''} is not a document "
                     f"length; write whole numbers from 1 to {MAX_LENGTH}, or ascending bounds from 0"
                 )
             before = number if has_bounds else 0.0
