@@ -45,7 +45,7 @@ def test_digits_are_a_list_even_where_a_file_is_named_so(file):
         ("", "''; give integers separated by commas"),
         ("10,five", "'10,five', and there is no such file; give lengths separated by commas"),
         ("no.txt", "'no.txt', and there is no such file"),
-        ("words.txt", "words.txt, line 2: and is not a document length"),
+        ("words.txt", "words.txt, line 2: 'and' is not a document length"),
         ("zero.txt", "zero.txt, line 3: 0 is not a document length; write whole numbers from 1 to 2147483647"),
         ("negative.txt", "negative.txt, line 1: -7 is not a document length"),
         ("empty.txt", "empty.txt holds no lengths; write whole numbers"),
