@@ -109,13 +109,11 @@ def draw_layout(made: Arrangement) -> Figure:
     _check_ranks(made.layout.world_size)
     scene = _Scene(made)
     panels = [(call, heads, steps) for call in range(len(made.calls)) for heads, steps in scene.steps(call).items()]
-    grids = {}
-    if any(heads != (0, made.problem.heads_q) for _, heads, _ in panels):
-        exchanged = np.ones((scene.count, made.problem.heads_q, 3))
-        for rank, own in enumerate(made.layout.steps):
-            for step in own[:1]:
-                exchanged[scene.cells(step.q_ranges), slice(*step.heads_q)] = scene.colour(rank)
-        grids = {"q, k, v held": scene.held[:, None].repeat(made.problem.heads_q, 1), "exchanged": exchanged}
+    held, exchanged = (np.array(scene.held[:, None].repeat(made.problem.heads_q, 1)) for _ in range(2))
+    for rank, own in enumerate(made.layout.steps):
+        for step in own:
+            exchanged[scene.cells(step.q_ranges), slice(*step.heads_q)] = scene.colour(rank)
+    grids = {} if np.array_equal(held, exchanged) else {"q, k, v held": held, "exchanged": exchanged}
     shown = panels[:MOST_PANELS]
     number = len(grids) + len(shown)
     down, across = -(-number // _ACROSS), min(number, _ACROSS)
