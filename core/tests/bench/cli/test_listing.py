@@ -172,12 +172,6 @@ def test_usage_errors_exit_with_2(fakes, arguments):
     assert "red" not in arguments[0] or "[red]x" in ran.stderr
 
 
-def test_version(fakes):
-    from longca import __version__
-
-    assert fakes.longca("--version").stdout == f"longca {__version__}\n"
-
-
 def test_doctor_says_what_is_here_and_what_is_missing(fakes):
     found = json.loads(fakes.longca("doctor", "--json", "--no-timing", CUDA_VISIBLE_DEVICES="").stdout)
     assert {"machine", "software", "plugins", "kernels"} == set(found)

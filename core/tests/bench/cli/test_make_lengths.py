@@ -21,7 +21,6 @@ def folder(tmp_path):
         (["lengths.txt"], "{}/lengths.txt: 1,204 lengths, numbers in text"),
         (["line.txt"], "{}/line.txt: 3 lengths, numbers in text"),
         (["ids.jsonl"], "{}/ids.jsonl: 2 lengths, JSON Lines"),
-        (["text.txt"], "{}/text.txt: text, 1 document counted in words"),
         (["corpus.jsonl"], "{}/corpus.jsonl: JSON Lines, 2 documents counted in words, 1 empty skipped"),
         (["corpus.jsonl", "text.txt"], "2 files: text and JSON Lines, 3 documents counted in words, 1 empty skipped"),
     ],

@@ -61,11 +61,6 @@ def test_documents_that_are_refused(text, said, file):
         MaskOptions(documents=text).factors()
 
 
-def test_boundaries_that_are_refused():
-    with pytest.raises(RequestError, match="--boundaries is '0;5'; give integers separated by commas, such as 0,100"):
-        MaskOptions(boundaries="0;5").factors()
-
-
 def test_the_length_is_what_is_asked_or_what_the_factors_say():
     assert MaskOptions().tokens() == SEQLEN
     assert MaskOptions(seqlen=64, window=8).tokens() == 64

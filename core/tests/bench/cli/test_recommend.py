@@ -116,10 +116,6 @@ def test_why_says_where_a_kernel_stands(ask, causal):
     assert "vsa: takes block_sparse" in ask(*LONG, "--why", "vsa")
 
 
-def test_why_of_a_kernel_that_was_left_out_says_that_it_was_not_examined(ask):
-    assert ask(*LONG, "--kernel", "sdpa", "--why", "naive").startswith("naive was not examined")
-
-
 def test_the_forward_alone_has_no_backward_and_no_pairs(answer, ask):
     found = answer(*LONG, "--forward")
     assert found["problem"]["direction"] == "forward"
@@ -148,10 +144,6 @@ def test_memory_below_the_tensors_says_what_would_fit(answer, ask):
     text = ask("causal", "--seqlen", "1048576", "--memory", "2GB")
     assert text.startswith("Nothing fits NVIDIA H200 (compute capability 9.0).\n")
     assert refused["advice"] in text
-
-
-def test_sixty_million_tokens_are_answered(ask):
-    assert ask("causal", "--seqlen", "60000000").startswith("Nothing fits NVIDIA H200")
 
 
 def test_masks_per_head_are_drawn_for_the_kv_heads(answer):
@@ -206,21 +198,15 @@ def test_records_that_were_edited_are_refused_by_their_line(fakes, own_run, medi
         (["--dtype", "float7"], "unknown dtype 'float7'. "),
         (["--heads", "7:3"], "7 query heads do not divide among 3 KV heads"),
         (["--heads", "text"], "--heads is 'text'; give query heads and KV heads, such as 64:8"),
-        (["--heads", "0"], "heads_q is 0"),
         (["--head-dim", "0"], "head_dim is 0"),
         (["--memory", "lots"], "'lots' is no size of memory. Give a number and a unit, such as 80GB"),
-        (["--memory", "0GB"], "a device of 0 bytes was given"),
         (["--kernel", "nobody"], "unknown kernel 'nobody'"),
         (["--strategy", "nobody"], "unknown strategy 'nobody'"),
         (["--why", "spda"], "unknown kernel or strategy 'spda'. Did you mean sdpa"),
-        (["--why", "naive+spda"], "unknown kernel or strategy 'spda'. Did you mean sdpa"),
-        (["--why", ""], "unknown kernel or strategy ''. Known: "),
         (["--records", "nowhere"], "nowhere is no folder of a run"),
         (["--seqlen", "0"], "seqlen is 0"),
         (["--window", "5"], "causal takes no factor 'window'"),
         (["--gpus", "2", "--network", "fast"], "'fast' "),
-        (["--gpus", "2", "--network", "0Gb"], ""),
-        (["--gpus", "2", "--strategy", "nobody"], "unknown strategy 'nobody'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -269,10 +255,6 @@ def test_why_tells_what_is_refused_of_a_strategy(on_two):
     text = on_two("--why", "round")
     assert "round states no schedule, so its time is not predicted" in text
     assert "round placed nowhere: too many." in text
-
-
-def test_why_of_a_strategy_on_one_device_says_how_to_ask(on_two):
-    assert on_two("--gpus", "1", "--why", "round").endswith("give --gpus 2 or more\n")
 
 
 def test_neither_torch_nor_matplotlib_is_imported(fakes):
