@@ -44,11 +44,8 @@ Bools = NDArray[np.bool_]
 #: Limits of one stack: slices or ranges times steps, to save memory, and queries of all its masks, against overflow.
 _CELLS, _ROWS = 2**20, 2**36
 
-#: Layouts with up to this many steps are one stack.
+#: Layouts with up to this many steps are one stack, which is cached.
 _FEW = 256
-
-#: Layouts with up to this many slices times steps have their cuts cached.
-_KEPT = 2**20
 
 #: Sums of integers below this number are exact in float64, whose products are much faster than those of integers.
 _EXACT = 2**53
@@ -156,7 +153,7 @@ def step_stacks(problem: Problem, layout: Layout) -> Iterator[StepStack]:
     """
     mask = problem.concrete_mask
     assert isinstance(mask, SliceMask), "masks of blocks are cut one by one"
-    if len(layout.table.table) * len(mask.array) > _KEPT:
+    if len(layout.table.table) > _FEW:
         return cut_steps(mask, layout.table, problem.composed)
     stacks = _STACKS.get(mask, layout, lambda: tuple(cut_steps(mask, layout.table, False)))
     return (replace(stack, whole_composed=True) for stack in stacks) if problem.composed else iter(stacks)
