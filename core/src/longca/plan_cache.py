@@ -23,6 +23,9 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 __all__ = ["PlanCache"]
 
+#: Results that a cache keeps, where its owner names no other number: plans, layouts and calls on meshes.
+MOST = 64
+
 T = TypeVar("T")
 
 _MISSING: Final[Any] = object()
@@ -31,7 +34,7 @@ _MISSING: Final[Any] = object()
 class PlanCache(Generic[T]):
     """The `most` most recently used results for masks."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int = MOST) -> None:
         self.most = most
         self._entries: OrderedDict[Hashable, T] = OrderedDict()
         self._lock = threading.Lock()

@@ -266,7 +266,7 @@ class Registry:
 
 
 #: The latest layouts, which serve all kernels and both directions of a problem.
-_LAYOUTS: PlanCache[Layout] = PlanCache(64)
+_LAYOUTS: PlanCache[Layout] = PlanCache()
 
 
 def registry(disabled: frozenset[str] = frozenset()) -> Registry:

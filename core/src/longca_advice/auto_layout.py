@@ -69,7 +69,7 @@ _Layouts = tuple[Layout, ...]
 _Ranked = list[list[StrategyCandidate]]
 
 #: The latest choices.
-_ARRANGED: PlanCache[Arrangement] = PlanCache(64)
+_ARRANGED: PlanCache[Arrangement] = PlanCache()
 
 
 def arrange(

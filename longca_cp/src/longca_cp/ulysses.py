@@ -2,7 +2,7 @@
 
 A rank's heads go in two chunks if it has KV heads for both. While one chunk is computed, the other travels. The
 backward needs q, k, v, out and lse by heads once more. It takes the tensors that the forward kept, or exchanges them
-again.
+again. `longca_cp.layouts.split_heads` says which rank has which heads, with fewer KV heads than ranks too.
 
 Source: DeepSpeed Ulysses (arXiv 2309.14509).
 """

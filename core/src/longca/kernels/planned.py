@@ -66,7 +66,7 @@ class Planned(NamedTuple):
 
 
 #: The kernels and plans of the latest calls. A plan holds its mask.
-PLANS: PlanCache[Planned] = PlanCache(64)
+PLANS: PlanCache[Planned] = PlanCache()
 
 #: The plans in CUDA graphs, whose replays read their tensors without asking for them. They stay until the process ends.
 _CAPTURED: dict[int, Planned] = {}

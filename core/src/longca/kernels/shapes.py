@@ -24,7 +24,7 @@ from longca.plan_cache import PlanCache
 __all__ = ["contents_of", "mask_of_bounds", "sdpa", "varlen"]
 
 #: The masks of batches, by the keys of their masks, and the masks that sizes alone describe.
-_PACKED: PlanCache[Mask] = PlanCache(64)
+_PACKED: PlanCache[Mask] = PlanCache()
 #: The masks of bounds, by the bounds and everything else.
 _FROM_BOUNDS: PlanCache[SliceMask] = PlanCache(256)
 #: The masks of tensors that live, with the contents of each when it was read.

@@ -30,7 +30,7 @@ _log = logging.getLogger("longca")
 #: Tokens of the small call: the first number that the offer takes.
 _SEQLENS = (512, 128)
 #: The error that a right kernel stays below, as a share of the norm of the result.
-_TOLERANCE = {"float64": 1e-8, "float32": 3e-3, "bfloat16": 1e-2, "float16": 1e-2}
+_TRIAL_ERROR = {"float64": 1e-8, "float32": 3e-3, "bfloat16": 1e-2, "float16": 1e-2}
 #: The offers that passed in this process, by kernel, digest and device.
 _PASSED: set[tuple[str, str, Device]] = set()
 
@@ -93,7 +93,7 @@ def _wrong(registry: Registry, kernel: str, offer: Offer, problem: Problem) -> s
         errors = _errors(registry.load(kernel), offer, small)
     except (Exception, SystemExit) as error:
         return f"{small.concrete_mask.label} raised {type(error).__name__}: {error}"
-    wrong = [f"{name} by {error:.2%}" for name, error in errors.items() if not error <= _TOLERANCE[small.dtype]]
+    wrong = [f"{name} by {error:.2%}" for name, error in errors.items() if not error <= _TRIAL_ERROR[small.dtype]]
     return f"{', '.join(wrong)} on {small.concrete_mask.label}, {small.direction}" if wrong else ""
 
 

@@ -93,15 +93,15 @@ class _Ready(NamedTuple):
 
 #: The latest meshes with their ranks and calls. A rank may be in several. With a cache for each mesh, all of its ranks
 #: drop the same calls.
-_CALLS: PlanCache[tuple[Ranks, PlanCache[_Ready]]] = PlanCache(64)
+_CALLS: PlanCache[tuple[Ranks, PlanCache[_Ready]]] = PlanCache()
 #: The strategies of the latest meshes. Ranks make them together.
-_STRATEGIES: PlanCache[Strategy] = PlanCache(64)
+_STRATEGIES: PlanCache[Strategy] = PlanCache()
 #: The latest plans. A rank makes them alone, so the side thread of `longca.prefetch` makes them too.
-_PLANNED: PlanCache[_Ready] = PlanCache(64)
+_PLANNED: PlanCache[_Ready] = PlanCache()
 
 
 def _calls_on(mesh: DeviceMesh) -> tuple[Ranks, PlanCache[_Ready]]:
-    return _CALLS.get(None, (mesh, groups_of(mesh)), lambda: (Ranks.of(mesh), PlanCache(64)))
+    return _CALLS.get(None, (mesh, groups_of(mesh)), lambda: (Ranks.of(mesh), PlanCache()))
 
 
 def parallel_attention(q: Tensor, k: Tensor, v: Tensor, call: ParallelCall) -> tuple[Tensor, Tensor]:

@@ -29,7 +29,7 @@ from longca.shared_layouts import check_weighted, shared_layouts
 __all__ = ["check_layout", "layout", "placed"]
 
 #: The strategies and placements that the ranks of a mesh agreed on.
-_AGREED: PlanCache[tuple[str, str]] = PlanCache(64)
+_AGREED: PlanCache[tuple[str, str]] = PlanCache()
 
 
 @overload

@@ -18,8 +18,9 @@ from longca.kernels.base import torch_dtype
 from longca.manifests import Problem
 from longca.manifests.offers import DType
 from longca_bench.measuring.results import ContractError
-from longca_bench.verification.reference import USUAL_LSE, Reference, Rows, distance
+from longca_bench.verification.reference import Reference, Rows, distance
 from longca_bench.verification.tokens import parts
+from longca_bench.verification.tolerances import COUNT_LIMIT, lse_limit, rounding_floor
 
 __all__ = [
     "CHANGED",
@@ -33,7 +34,6 @@ __all__ = [
     "findings_of",
     "given_results",
     "is_complete",
-    "lse_limit",
     "same_bits",
     "wrong",
 ]
@@ -42,18 +42,8 @@ __all__ = [
 CHANGED = "the kernel changed this input"
 INCOMPLETE = "not every element is finite, or was written"
 
-#: Ulps of float32 (float64 for float64) of a row's spread that an error may have, from the exponent s − lse. For
-#: standard normal inputs s reaches 8 and lse 16. Half an ulp of each is 4 and 8 ulps of 1. Kernels convert bases too.
-#: A larger lse has larger ulps. Scores that are rounded to 16 bits show in PyTorch's own error.
-WIDE_ULPS = 32.0
-#: Further ulps of bfloat16 and float16, from the weights and the result.
-HALF_ULPS = 1.0
-#: Largest error of lse, relative to the larger of |lse| and 1, by the tensors' precision.
-LSE_LIMITS = {"wide": 2.0**-17, "half": 2.0**-13}
 #: Integers by their bytes.
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-#: Finest limit of counts. Counts up to 8192 visible keys are exact, and larger ones to one part in 16 K.
-COUNT_LIMIT = 2.0**-14
 
 
 @dataclass(frozen=True)
@@ -163,13 +153,6 @@ def check_lse_counts(lse: Tensor, problem: Problem) -> Verification:
     return Verification((_lse_finding("counts", lse, counts.log(), limit),))
 
 
-def lse_limit(lse: Tensor, dtype: torch.dtype, *, rough: bool) -> Tensor:
-    """The largest error of each right lse that passes, by the problem's dtype and whether the offer calls it rough."""
-    limit = LSE_LIMITS["half" if dtype.itemsize == 2 else "wide"] * lse.abs().clamp_min(1.0)
-    # A sum of rounded weights has no larger relative error than each weight.
-    return limit + torch.finfo(dtype).eps / 2 if rough else limit
-
-
 def given_results(results: Mapping[str, Tensor], *, optional_lse: bool) -> dict[str, Tensor]:
     """The results that a kernel gave: all of them, or those beside an optional lse that is NaN everywhere."""
     lacks = optional_lse and "lse" in results and bool(results["lse"].isnan().all())
@@ -216,7 +199,7 @@ def _worst_row(name: str, result: Tensor, rows: Rows, largest_lse: float) -> Fin
     """The row with the largest error relative to its limit."""
     value = rows.value
     errors = distance(result, value).double()
-    limit = 2 * rows.pytorch.double() + _floor(result.dtype, largest_lse) * rows.spread.double()
+    limit = 2 * rows.pytorch.double() + rounding_floor(result.dtype, largest_lse) * rows.spread.double()
     # An exact row passes whatever its limit; NaN is beyond any.
     excess = (errors / limit).masked_fill(errors == 0, 0.0).nan_to_num(nan=torch.inf)
     token, head = divmod(int(excess.argmax()), excess.shape[1])
@@ -225,13 +208,6 @@ def _worst_row(name: str, result: Tensor, rows: Rows, largest_lse: float) -> Fin
     passed = error <= allowed  # of a row with an element that is not finite, the error is not finite either
     note = "" if passed or is_complete(name, result) else INCOMPLETE
     return Finding(name, passed, error, own, allowed, token, head, note)
-
-
-def _floor(dtype: torch.dtype, largest_lse: float) -> float:
-    """The part of a row's spread that rounding alone may take."""
-    wide = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
-    wide *= largest_lse / USUAL_LSE
-    return WIDE_ULPS * wide + (HALF_ULPS * torch.finfo(dtype).eps if dtype.itemsize == 2 else 0.0)
 
 
 def _lse_finding(name: str, lse: Tensor, value: Tensor, limit: Tensor) -> Finding:

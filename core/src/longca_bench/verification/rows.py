@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from longca_bench.verification.change import Change
-from longca_bench.verification.findings import Finding, lse_limit, wrong
+from longca_bench.verification.findings import Finding, wrong
 from longca_bench.verification.reference import Reference, Rows
 from longca_bench.verification.tokens import by_tokens
+from longca_bench.verification.tolerances import lse_limit
 
 __all__ = ["ROWS", "Checksums", "at_tokens", "drawn_tokens", "rows_at"]
 

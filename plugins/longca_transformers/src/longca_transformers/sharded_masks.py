@@ -25,8 +25,8 @@ from longca_transformers.own_masks import fitting, own_masks, own_of
 from longca_transformers.parallel_setup import Setup
 
 #: The masks of the windows of layers, and the layouts of a batch's masks. Ranks make them together.
-_WINDOWS: PlanCache[Mask] = PlanCache(64)
-_LAYOUTS: PlanCache[tuple[Layout, ...]] = PlanCache(64)
+_WINDOWS: PlanCache[Mask] = PlanCache()
+_LAYOUTS: PlanCache[tuple[Layout, ...]] = PlanCache()
 
 
 @dataclass(frozen=True, eq=False)
