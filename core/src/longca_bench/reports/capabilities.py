@@ -283,10 +283,19 @@ def print_notes(console: Console, kernels: Mapping[str, KernelManifest], matrix:
     for name in kernels:
         cells = [cell for (kernel, _), some in matrix.items() if kernel == name for cell in some]
         refused = [cell for cell in cells if cell.reach not in (Reach.HERE, Reach.NONE)]
-        reasons = [reason for cell in refused for reason in cell.verdict.reasons]
-        found = installs(reasons)
+        masks: dict[Reason, dict[str, None]] = {}
+        for cell in refused:
+            for reason in cell.verdict.reasons:
+                masks.setdefault(reason, {})[cell.problem.mask.label] = None
+        found = installs(masks)
         commands += [(name, command) for command in found]
-        said += [(name, str(replace(reason, advice="") if found else reason)) for reason in reasons]
+        # A kernel may run different masks on different devices.
+        devices = sorted((each for each in masks if each.code == "device"), key=lambda each: len(masks[each]))
+        where = {each: f" ({', '.join(masks[each])})" for each in devices[:-1]}
+        where |= {each: " (other masks)" for each in devices[1:][-1:]}
+        for reason in masks:
+            sentence = str(replace(reason, advice="") if found else reason).removeprefix(f"{name} ")
+            said.append((name + where.get(reason, ""), sentence))
         said += [(name, note) for note in _detours(cells, question)]
     for title, lines in (("", by_reason(said)), ("To install missing packages:", by_reason(commands))):
         console.print(f"\n[bold]{title}[/]" if title and lines else "")
