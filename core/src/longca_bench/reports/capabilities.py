@@ -292,7 +292,7 @@ def print_notes(console: Console, kernels: Mapping[str, KernelManifest], matrix:
         # A kernel may run different masks on different devices.
         devices = sorted((each for each in masks if each.code == "device"), key=lambda each: len(masks[each]))
         where = {each: f" ({', '.join(masks[each])})" for each in devices[:-1]}
-        where |= {each: " (other masks)" for each in devices[1:][-1:]}
+        where |= dict.fromkeys(devices[1:][-1:], " (other masks)")
         for reason in masks:
             sentence = str(replace(reason, advice="") if found else reason).removeprefix(f"{name} ")
             said.append((name + where.get(reason, ""), sentence))
