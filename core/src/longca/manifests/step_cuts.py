@@ -7,10 +7,11 @@ A mask of slices is cut for many ranks at once, because a cut at a time would ta
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import count, islice, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,8 +45,11 @@ Bools = NDArray[np.bool_]
 #: Limits of one stack: slices or ranges times steps, to save memory, and queries of all its masks, against overflow.
 _CELLS, _ROWS = 2**20, 2**36
 
-#: Layouts with up to this many steps are one stack, which is cached.
+#: Layouts with up to this many steps are one stack.
 _FEW = 256
+
+#: Layouts with up to this many slices times steps have their cuts cached.
+_KEPT = 2**20
 
 #: Sums of integers below this number are exact in float64, whose products are much faster than those of integers.
 _EXACT = 2**53
@@ -135,8 +139,8 @@ class StepStack:
     def by_rank(self, problem: Problem) -> Iterator[tuple[Problem | None, ...]]:
         """The problems of the steps of each rank, with None for an empty step."""
         asked = (self.problem(problem, index) if shown else None for index, shown in enumerate(self.shows.tolist()))
-        for count in np.diff(self.bounds).tolist():
-            yield tuple(islice(asked, count))
+        for steps in np.diff(self.bounds).tolist():
+            yield tuple(islice(asked, steps))
 
     def problem(self, problem: Problem, index: int) -> Problem:
         """The problem of a step. Steps of the same cut have one mask."""
@@ -153,14 +157,30 @@ def step_stacks(problem: Problem, layout: Layout) -> Iterator[StepStack]:
     """
     mask = problem.concrete_mask
     assert isinstance(mask, SliceMask), "masks of blocks are cut one by one"
-    if len(layout.table.table) > _FEW:
+    if len(layout.table.table) * len(mask.array) > _KEPT:
         return cut_steps(mask, layout.table, problem.composed)
-    stacks = _STACKS.get(mask, layout, lambda: tuple(cut_steps(mask, layout.table, False)))
+    stacks = _STACKS.get(mask, layout, lambda: _Stacks(cut_steps(mask, layout.table, False)))
     return (replace(stack, whole_composed=True) for stack in stacks) if problem.composed else iter(stacks)
 
 
+class _Stacks:
+    """Stacks that are cut on first use, one after another. Threads may share them."""
+
+    def __init__(self, stacks: Iterator[StepStack]) -> None:
+        self._stacks, self._made, self._lock = stacks, list[StepStack](), threading.Lock()
+
+    def __iter__(self) -> Iterator[StepStack]:
+        for at in count():
+            with self._lock:
+                if at == len(self._made):
+                    if (stack := next(self._stacks, None)) is None:
+                        return
+                    self._made.append(stack)
+            yield self._made[at]
+
+
 #: The latest stacks.
-_STACKS: PlanCache[tuple[StepStack, ...]] = PlanCache(16)
+_STACKS: PlanCache[_Stacks] = PlanCache(16)
 
 
 def cut_steps(mask: SliceMask, steps: Steps, composed: bool) -> Iterator[StepStack]:

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from longca.manifests import Layout, Problem
 from longca.manifests.schedule import Move, Phase, Schedule
-from longca.manifests.step_cuts import mask_heads, step_areas
+from longca.masks import SliceMask
 from longca_cp.schedules.sizes import Sizes, group_tokens
+from longca_cp.schedules.whole_pairs import whole_pairs, whole_steps
 
 __all__ = ["Ring", "double_ring_backward", "ring_backward", "rings"]
 
@@ -142,11 +143,9 @@ def _beside(problem: Problem, layout: Layout, nccl: bool, steps: int) -> tuple[_
     """For each step, whether the moves run beside it, as `longca_cp.overlap.is_beside` says for its cut."""
     if problem.direction == "backward" or not nccl or steps == 1:
         return (True,) * steps
-    table = layout.table
-    tokens = np.array([np.diff(array).sum() for array in table.arrays], np.int64)
-    queries, keys, heads = table.table.T
-    cells = tokens[queries] * tokens[keys] * np.array([len(each) for each in mask_heads(problem, layout)])[heads]
-    whole: NDArray[np.bool_] = (cells > 0) & (step_areas(problem, layout) == cells)
+    mask, (queries, keys, _) = problem.concrete_mask, layout.table.table.T
+    is_sliced = isinstance(mask, SliceMask)
+    whole = whole_pairs(mask, layout.table)[queries, keys] if is_sliced else whole_steps(problem, layout)
     return tuple(map(_same, ~whole.reshape(-1, steps).T))
 
 
