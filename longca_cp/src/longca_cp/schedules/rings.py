@@ -144,8 +144,10 @@ def _beside(problem: Problem, layout: Layout, nccl: bool, steps: int) -> tuple[_
     if problem.direction == "backward" or not nccl or steps == 1:
         return (True,) * steps
     mask, (queries, keys, _) = problem.concrete_mask, layout.table.table.T
-    is_sliced = isinstance(mask, SliceMask)
-    whole = whole_pairs(mask, layout.table)[queries, keys] if is_sliced else whole_steps(problem, layout)
+    if isinstance(mask, SliceMask):
+        whole = whole_pairs(mask, layout.table)[queries, keys]
+    else:
+        whole = whole_steps(problem, layout)
     return tuple(map(_same, ~whole.reshape(-1, steps).T))
 
 
