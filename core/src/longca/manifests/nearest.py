@@ -60,7 +60,7 @@ def _takes_head_dim(reasons: tuple[Reason, ...]) -> bool:
 
 
 def _accepted(name: str, reason: Reason, alike: Sequence[tuple[Offer, Reason]], problem: Problem) -> str:
-    """What some offers accept, in words. One of the offers is refused for a reason, and the others likewise."""
+    """The values that some offers accept, in words. All of the offers are refused for one reason."""
     accepts = _ACCEPTS.get(reason.code)
     if accepts is None or len({other.offered for _, other in alike}) == 1:
         return reason.offered

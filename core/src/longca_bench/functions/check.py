@@ -96,7 +96,7 @@ class FunctionCheck:
 
     @property
     def sentences(self) -> list[str]:
-        """What is wrong: a sentence for each mistake and each error, each with the masks that show it."""
+        """A sentence for each mistake and each error, with the masks that show it."""
         shown_by = dict[str, list[str]]()
         for each in self.failures:
             reason = each.mistake or each.error.rstrip(".") or "No known mistake explains it"

@@ -38,7 +38,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Setup:
-    """What all cases of a run share, and a rank's first message. `with_backward` has lengths that need gradients."""
+    """The facts of all cases of a run, and a rank's first message. `with_backward` has lengths that need gradients."""
 
     device: Device
     disabled: frozenset[str]

@@ -214,7 +214,7 @@ def arguments_of(direction: Direction, x: Inputs, forward: Mapping[str, Tensor])
 
 
 def plan_facts(answer: Answer) -> PlanFacts:
-    """What a worker says of a plan that it has made. No plan, or one that changed global state, is a CaseEndError."""
+    """A worker's facts about the plan it made. No plan, or one that changed global state, is a CaseEndError."""
     if answer.plan is None or answer.plan.fault:
         raise CaseEndError(Status.WRONG, "the worker made no plan" if answer.plan is None else answer.plan.fault)
     if answer.changed:

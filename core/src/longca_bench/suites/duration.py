@@ -170,7 +170,7 @@ def _some(cases: Sequence[Case]) -> list[Case]:
 
 
 def _drawn_together(case: Case) -> Any:
-    """What cases have in common that are predicted together: a mask, or nothing."""
+    """The key of the cases that are predicted together: their mask, or nothing."""
     if not PATTERNS[case.pattern].per_head:
         return case
     return case.pattern, case.seqlen, case.lengths, case.seed, case.heads_kv, case.factors

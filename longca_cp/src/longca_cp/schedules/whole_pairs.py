@@ -27,8 +27,8 @@ def whole_pairs(mask: SliceMask, steps: Steps) -> _Bools:
     """Whether each part of a layout's queries sees all tokens of each part of keys. The latest answers are cached.
 
     A pair is whole if one slice holds the corners of the rectangle around it, because a slice is convex. It is not
-    whole if a corner is not visible, because the pair has a token there.
-    Only the remaining pairs are cut. The answers are [parts, parts].
+    whole if a corner is not visible, because the pair has a token there. Only the
+    remaining pairs are cut. The answers are [parts, parts].
     """
     return _WHOLE.get(mask, _Parts(steps), lambda: _whole_pairs(mask, steps))
 
