@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import inspect
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy, linear
 from torch.utils.checkpoint import checkpoint
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -20,6 +24,7 @@ from longca import masks
 from longca_transformers import ContextParallel, context_parallel
 
 TAKES_BOUNDS = ("flash_attention_4", "flash_attention_2", "torch_varlen")
+PYTORCH = ("torch_alltoall", "torch_allgather")  # PyTorch's own context parallelism, by both of its rotations
 WARM_UP = 2
 PART = 8192  # tokens whose logits are in memory at once
 IGNORED = -100
@@ -40,6 +45,29 @@ def torch_varlen(
     out = varlen_attn(q, k, v, bounds, bounds, longest, longest, scale=scaling, **options)
     assert isinstance(out, Tensor), "no log-sum-exp was asked for"
     return out[None], None
+
+
+def torch_causal(
+    module: torch.nn.Module, q: Tensor, k: Tensor, v: Tensor, attention_mask: Any, scaling: float, **others: Any
+) -> tuple[Tensor, None]:
+    """PyTorch's attention, causal, by the full name that its context parallelism replaces."""
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=True)
+    return out.transpose(1, 2), None
+
+
+@contextmanager
+def pytorch_shards(subject: str, mesh: DeviceMesh, batch: Batch) -> Iterator[None]:
+    """PyTorch's context parallelism of a causal batch, whose tensors are this rank's shards within."""
+    from torch.distributed.tensor.experimental import _attention as package
+
+    package.set_rotate_method(subject.removeprefix("torch_"))
+    package._cp_options.enable_load_balance = True
+    tensors = [batch.tokens, batch.targets, batch.positions]
+    shards = package.context_parallel(
+        mesh, buffers=tensors, buffer_seq_dims=[0] * len(tensors), no_restore_buffers=set(tensors)
+    )
+    with shards, sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        yield
 
 
 def model_of(asked: argparse.Namespace, implementation: str, device: torch.device) -> Any:
@@ -85,38 +113,55 @@ class Cell:
         asked: The options, with the cell's `seqlen`.
         subject: The attention implementation, or the strategy of a mesh.
         device: The device.
-        mesh: The ranks, if there are several.
+        mesh: The ranks, by `dp` and `cp`, if there are several.
     """
 
     def __init__(self, asked: argparse.Namespace, subject: str, device: torch.device, mesh: DeviceMesh | None) -> None:
         self.asked, self.subject, self.device, self.mesh = asked, subject, device, mesh
-        self.model = model_of(asked, "sdpa" if mesh else subject, device)
+        alone = "torch_causal" if subject in PYTORCH else subject
+        self.model = model_of(asked, "sdpa" if mesh and alone == subject else alone, device)
+        if mesh and mesh["dp"].size() > 1:
+            for layer in [*self.model.model.layers, self.model]:
+                fully_shard(layer, mesh=mesh["dp"])
         self.parallel: ContextParallel | None = None
-        if mesh:
-            self.parallel = context_parallel(self.model, mesh, subject, kernel=asked.kernel)
+        if mesh and subject not in PYTORCH:
+            self.parallel = context_parallel(self.model, mesh["cp"], subject, kernel=asked.kernel)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=asked.rate, fused=True)
 
     def step(self, batch: Batch) -> Tensor:
-        """Takes a step, and gives the loss of the whole batch."""
+        """Takes a step, and gives the mean loss of the batches of all groups."""
         ends = torch.cat([batch.positions[1:], batch.positions.new_zeros(1)]) == 0
-        targets = batch.targets.masked_fill(ends, IGNORED)
-        given = {"input_ids": batch.tokens[None], "position_ids": batch.positions[None]}
+        batch.targets.masked_fill_(ends, IGNORED)
+        count = (batch.targets != IGNORED).sum()
+        with ExitStack() as within:
+            if self.mesh and not self.parallel:
+                within.enter_context(pytorch_shards(self.subject, self.mesh["cp"], batch))
+            loss = self.backward(batch, count)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        if self.mesh:
+            dist.all_reduce(loss)
+            loss /= self.mesh["dp"].size()
+        return loss
+
+    def backward(self, batch: Batch, count: Tensor) -> Tensor:
+        """Adds up the gradients of all ranks of a group, and gives this rank's part of the loss."""
+        given: dict[str, Any] = {"input_ids": batch.tokens[None], "position_ids": batch.positions[None]}
         if self.subject in TAKES_BOUNDS:
             bounds = torch.tensor([0, *batch.lengths], device=self.device).cumsum(0, dtype=torch.int32)
             given |= {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
-            given |= dict.fromkeys(("max_length_q", "max_length_k"), max(batch.lengths))  # type: ignore[arg-type]
+            given |= dict.fromkeys(("max_length_q", "max_length_k"), max(batch.lengths))
         hidden = self.model(**given, use_cache=False).logits[0]
-        mine = self.parallel.shard(targets[None])[0] if self.parallel else targets
-        loss = loss_in_parts(hidden, self.model.lm_head.weight, mine) / (targets != IGNORED).sum()
+        mine = self.parallel.shard(batch.targets[None])[0] if self.parallel else batch.targets
+        loss = loss_in_parts(hidden, self.model.lm_head.weight, mine) / count
         loss.backward()
         if self.parallel:
             self.parallel.sync_gradients()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        total = loss.detach().clone()
-        if self.mesh:
-            dist.all_reduce(total)
-        return total
+        elif self.mesh:
+            for weight in self.model.parameters():
+                grad = getattr(weight.grad, "_local_tensor", weight.grad)  # FSDP2's gradients are DTensors
+                dist.all_reduce(grad, group=self.mesh.get_group("cp"))
+        return loss.detach().clone()
 
     def steps(self) -> tuple[list[float], list[float]]:
         """The losses and the seconds of all steps, until the counted ones have taken the cell's time."""
@@ -125,7 +170,8 @@ class Cell:
         for step in range(WARM_UP + self.asked.steps):
             if step > WARM_UP and largest(sum(samples[WARM_UP:]), self.device, self.mesh) > self.asked.seconds:
                 break
-            batch = Batch.draw(step, self.asked, self.device)
+            groups, group = (self.mesh["dp"].size(), self.mesh["dp"].get_local_rank()) if self.mesh else (1, 0)
+            batch = Batch.draw(step * groups + group, self.asked, self.device)
             if step == WARM_UP and self.device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(self.device)
             wait(self.device, self.mesh)
@@ -154,7 +200,9 @@ def largest(value: float, device: torch.device, mesh: DeviceMesh | None) -> floa
 
 
 def drawn(step: int, asked: argparse.Namespace) -> masks.Mask:
-    """The mask of a step's documents."""
+    """The mask of a step's documents, or of one document as long as the batch."""
+    if asked.lengths == "whole":
+        return masks.build("causal_document", asked.seqlen, documents=[asked.seqlen])
     about = {"lengths": asked.lengths, "max_share": asked.max_share, "seed": step}
     return masks.sample("causal_document", asked.seqlen, **about)
 

@@ -10,8 +10,10 @@ A cell is a subject and a number of tokens. One process measures these, each as 
 | `longca`, `sdpa`, `flex_attention`, `flash_attention_2`, `flash_attention_4` | those of that name |
 | `torch_varlen` | PyTorch's own FlashAttention-2 with the bounds of the documents |
 
-Several ranks of `torchrun` measure `longca` under `context_parallel`, and a subject is a strategy. The sizes are those
-of Llama 3.2 1B, with 32000 words and random weights. All cells of a length train on the same documents, which change
+Several ranks of `torchrun` measure `longca` under `context_parallel`, and a subject is a strategy. `torch_alltoall` and
+`torch_allgather` are PyTorch's own context parallelism, which knows causal masks alone: `--lengths whole`. With
+`--groups 2`, two groups of ranks have a batch each, and FSDP2 shards the weights between them. The sizes are those of
+Llama 3.2 1B, with 32000 words and random weights. All cells of a length train on the same documents, which change
 each step, and start from the same weights. All cells recompute layers in the backward, and compute the loss in parts of
 8192 tokens, so that 128 K tokens fit.
 
@@ -38,7 +40,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from llama_cell import WARM_UP, Cell, drawn, largest, torch_varlen
+from llama_cell import WARM_UP, Cell, drawn, largest, torch_causal, torch_varlen
 from rows import attempted, training, write_rows
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -70,6 +72,7 @@ def measured(asked: argparse.Namespace, subject: str, device: torch.device, mesh
         peak = int(largest(torch.cuda.max_memory_allocated(device) - held, device, mesh))
     return {
         "ranks": mesh.size() if mesh else 1,
+        "groups": asked.groups,
         "peak_bytes": peak,
         "peak_gib": None if peak is None else peak / 2**30,
         "held_bytes": held,
@@ -99,7 +102,8 @@ def over_shared_steps(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         if row["status"] == "ok":
             steps = shared[row["seqlen"]]
             seconds = statistics.fmean(row["samples"][:steps])
-            row = row | {"steps": steps, "seconds": seconds, "tokens_per_second": row["seqlen"] / seconds}
+            tokens = row["seqlen"] * row["groups"]
+            row = row | {"steps": steps, "seconds": seconds, "tokens_per_second": tokens / seconds}
         found.append(row)
     return sorted(found, key=lambda row: int(row["seqlen"]))
 
@@ -135,10 +139,11 @@ def arguments() -> argparse.Namespace:
     for name, (large, little) in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=little if small else large)
     parser.add_argument("--heads", default="4:2" if small else "32:8", help="query heads and KV heads")
-    parser.add_argument("--lengths", default="auto", help="the source of document lengths")
+    parser.add_argument("--lengths", default="auto", help="the source of document lengths, or `whole`")
     parser.add_argument("--max-share", type=float, default=0.3 if small else None, help="cuts documents to this share")
     parser.add_argument("--rate", type=float, default=1e-3 if small else 1e-5, help="learning rate")
     parser.add_argument("--kernel", default="auto", help="the kernel of longca")
+    parser.add_argument("--groups", type=int, default=1, help="groups of ranks, each with a batch of its own")
     parser.add_argument("--seconds", type=float, default=60.0, help="counted steps of a cell end after this time")
     parser.add_argument("--small", action="store_true", help="a model for a CPU")
     parser.add_argument("--out", type=Path, help="JSON file to write the record to")
@@ -161,11 +166,12 @@ def main() -> None:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
     register(kernel=asked.kernel)
-    AttentionInterface.register("torch_varlen", torch_varlen)
-    AttentionMaskInterface.register("torch_varlen", lambda *_args, **_others: None)
+    for function in (torch_varlen, torch_causal):
+        AttentionInterface.register(function.__name__, function)
+        AttentionMaskInterface.register(function.__name__, lambda *_args, **_others: None)
     if ranks > 1:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=COLLECTIVES)
-        mesh = init_device_mesh(device.type, (ranks,), mesh_dim_names=("cp",))
+        mesh = init_device_mesh(device.type, (asked.groups, ranks // asked.groups), mesh_dim_names=("dp", "cp"))
     is_first = not mesh or mesh.get_rank() == 0
     settings = {name: value for name, value in vars(asked).items() if name not in ("out", "cells")}
     environment = surroundings(registry(), where) if is_first else None
