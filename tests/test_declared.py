@@ -77,6 +77,8 @@ def _asked(offer: Offer) -> Iterator[tuple[str, str]]:
 
 #: The fields of the devices. Records name the capabilities `cuda` that an offer had before it had two ranges.
 _DEVICES = ("cuda", "verified_on", "expected_on")
+#: Limits that hooks refused by when most records were made.
+_LIMITS = ("heads_per_mask", "min_block_rows", "max_sizes")
 
 
 def _text(offer: Any) -> str:
@@ -84,7 +86,7 @@ def _text(offer: Any) -> str:
     try:
         fields = offer if isinstance(offer, Offer) else {**offer, "verified_on": ">=0.0"}
         whole = Offer.model_validate({name: value for name, value in dict(fields).items() if name != "cuda"})
-        text = whole.model_dump(mode="json", exclude=set(_DEVICES))
+        text = whole.model_dump(mode="json", exclude={*_DEVICES, *_LIMITS})
     except (ValidationError, TypeError):
         text = offer
     return json.dumps(text, sort_keys=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from longca.hookspecs import hookimpl
-from longca.manifests import Backward, KernelManifest, Offer, Problem, Reason, Verdict
+from longca.manifests import Backward, KernelManifest, Offer
+from longca.manifests.sizes import Size
 from longca.masks import Form
 
-__all__ = ["FA2", "FA3", "FA3_SPARSE", "FA4", "NATIVE_FORMS", "provide_kernel", "supports_mask"]
+__all__ = ["FA2", "FA3", "FA3_SPARSE", "FA4", "NATIVE_FORMS", "provide_kernel"]
 
 _REPOSITORY = "https://github.com/Dao-AILab/flash-attention"
 
@@ -64,7 +65,11 @@ _FA4_LISTS: dict[str, Any] = {"verified_on": "==9.0", "head_dims": _FA4_HEAD_DIM
 _FA4_ROWS: tuple[dict[str, Any], ...] = (
     {"form": Form.BLOCK_SPARSE, "mask_heads": "query", "block_sizes": (128, 256)},
     {"form": Form.BLOCK_SPARSE, "mask_heads": "query", "variable_blocks": True},
-    {"form": Form.ROW_INTERVALS, "most": _INTERVALS},
+    {
+        "form": Form.ROW_INTERVALS,
+        "most": _INTERVALS,
+        "max_sizes": ((Size.BACKWARD_COLUMN_INTERVALS, _INTERVALS),),
+    },
 )
 
 FA2 = KernelManifest(
@@ -149,18 +154,3 @@ FA4 = KernelManifest(
 def provide_kernel() -> tuple[KernelManifest, ...]:
     """The manifests of FlashAttention 2, 3 and 4."""
     return FA2, FA3, FA3_SPARSE, FA4
-
-
-@hookimpl
-def supports_mask(kernel: str, problem: Problem) -> Verdict | None:
-    """Refuses fa4's backward if a key has more intervals of queries than fa4 takes."""
-    mask = problem.mask
-    if kernel != "fa4" or problem.direction != "backward":
-        return None
-    if any(mask.admits(form) for form in (*NATIVE_FORMS, Form.BLOCK_SPARSE)):
-        return None
-    count = mask.count(Form.COLUMN_INTERVALS)
-    if count <= _INTERVALS:
-        return None
-    asked = f"a key of this {mask.label} has {count} intervals of queries"
-    return Verdict(kernel, None, (Reason("form", asked, f"fa4's backward takes at most {_INTERVALS} a key"),))

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from longca import KernelManifest, Offer, Problem, Verdict, hookimpl
+from longca import KernelManifest, Offer, hookimpl
+from longca.manifests.sizes import Size
 from longca.masks import Form
-from longca_flashinfer.limits import refusals
 
-__all__ = ["FLASHINFER_FA2", "FLASHINFER_FA3", "provide_kernel", "supports_mask"]
+__all__ = ["FLASHINFER_FA2", "FLASHINFER_FA3", "provide_kernel"]
 
 
 def _manifest(
@@ -25,6 +25,8 @@ def _manifest(
         "unequal_lengths": True,
         "dtypes": ("bfloat16", "float16"),
         "head_dims": (64, 128, 256),
+        # FlashInfer would count larger ones in 32 bits and miscount.
+        "max_sizes": ((Size.ELEMENTS, 2**31 - 1), (Size.KEYS, 2**31 - 1)),
         "verified_on": "==9.0",
         "expected_on": expected_on,
         "deterministic": True,
@@ -58,10 +60,3 @@ FLASHINFER_FA3 = _manifest("flashinfer_fa3", "FlashInfer on FlashAttention-3", "
 def provide_kernel() -> tuple[KernelManifest, ...]:
     """The manifests of both backends of FlashInfer."""
     return FLASHINFER_FA2, FLASHINFER_FA3
-
-
-@hookimpl
-def supports_mask(kernel: str, problem: Problem) -> Verdict | None:
-    """Refuses problems whose lists or tensors FlashInfer would count in 32 bits and miscount."""
-    reasons = tuple(refusals(kernel, problem))
-    return Verdict(kernel, None, reasons) if reasons else None

@@ -5,13 +5,14 @@ The entry point names this module. It imports neither torch nor a kernel's libra
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from longca import Backward, KernelManifest, Offer, Problem, Verdict, hookimpl
+from longca import Backward, KernelManifest, Offer, Problem, Reason, Verdict, hookimpl
+from longca.manifests.sizes import Size
 from longca.masks import Form
 from longca_vsa.bsa import BSA
 from longca_vsa.bsa_gluon import BSA_GLUON
-from longca_vsa.limits import refusals
 
 __all__ = ["BSA", "BSA_GLUON", "FA2_SPARSE", "VSA", "VSA_TRITON", "provide_kernel", "supports_mask"]
 
@@ -22,6 +23,7 @@ _COMMON: dict[str, Any] = {
     "backward": Backward.EXTERNAL,
     "metadata": "O(blocks)",
     "fills_buffers": False,
+    "max_sizes": ((Size.BLOCKS, 2**31 - 1),),  # they compute places in their block lists in 32 bits
 }
 
 #: The limits of both of fastvideo-kernel's kernels.
@@ -94,6 +96,8 @@ def provide_kernel() -> tuple[KernelManifest, ...]:
 
 @hookimpl
 def supports_mask(kernel: str, problem: Problem) -> Verdict | None:
-    """Refuses what these kernels would take without a word: other factors on the scores, sizes, and unfilled tiles."""
-    reasons = tuple(refusals(kernel, problem))
-    return Verdict(kernel, None, reasons) if reasons else None
+    """Refuses other factors on the scores than the one that fastvideo-kernel has compiled in."""
+    if kernel not in (VSA.name, VSA_TRITON.name) or math.isclose(problem.scale, problem.head_dim**-0.5, rel_tol=1e-6):
+        return None
+    asked, offered = f"a softmax_scale of {problem.scale:g} was asked", f"{kernel} takes 1/√head_dim alone"
+    return Verdict(kernel, None, (Reason("form", asked, offered, "Try bsa."),))

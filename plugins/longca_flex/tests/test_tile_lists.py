@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from longca import masks
+from longca import Device, Problem, masks
+from longca.manifests.sizes import Size
 from longca.masks import BlockSparseMask
 from longca_flex.pieces import is_visible
 from longca_flex.tile_lists import kept_bits, tile_side_lists
-from longca_flex.tiles import list_entries, tile_size
+from longca_flex.tiles import tile_size
 
 CPU = torch.device("cpu")
 HEADS_Q = 6
@@ -82,7 +83,9 @@ def test_lists_show_the_tiles_of_each_query_head(name, by_key):
     assert all(x.dtype == torch.int32 and x.is_contiguous() for x in lists)
     assert lists.partial.stride() == lists.full.stride()
     assert min(lists.full.shape[2:]) >= 2
-    assert lists.full.numel() <= max(list_entries(mask, HEADS_Q), 2 * 2 * HEADS_Q)
+    assert lists.full.numel() <= max(
+        Size.TILES.of(Problem(mask=mask, heads_q=HEADS_Q, heads_kv=mask.heads, device=Device("cpu"))), 2 * 2 * HEADS_Q
+    )
 
 
 @pytest.mark.parametrize("block", [64, 128, 192])

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from longca.errors import RequestError, UnknownNameError
 from longca.manifests.packages import alternatives
+from longca.manifests.sizes import Size
 from longca.masks import Form
 
 __all__ = [
@@ -112,6 +113,9 @@ class Offer(BaseModel):
         variable_blocks: Whether it takes block-sparse masks whose blocks differ in size.
         mask_heads: The heads that may have masks of their own: `shared` for none, `kv` for KV heads (the query heads of
             a group share one), `query` for KV heads and query heads.
+        heads_per_mask: Numbers of query heads of a KV head that may share their mask, 1 for heads with masks of their
+            own. None for any number.
+        min_block_rows: Smallest number of rows of a block: its queries, under each head that shares its mask.
         unequal_lengths: Whether the numbers of queries and keys may differ.
         forward: Whether there is a forward. An offer without a forward serves as the second half of a pair.
         backward: The log-sum-exp that its backward takes. `none` offers the forward alone.
@@ -120,6 +124,7 @@ class Offer(BaseModel):
         max_head_dim: Largest head dimension.
         head_dim_multiple: Head dimensions are multiples of this.
         max_seqlen: Largest number of queries or keys.
+        max_sizes: Other sizes, each with its largest value.
         gqa: Whether there may be fewer KV heads than query heads.
         cpu: Whether it runs on CPUs.
         verified_on: Compute capabilities of the CUDA devices on which it was verified, as a version range. None for no
@@ -143,6 +148,8 @@ class Offer(BaseModel):
     block_sizes: tuple[Annotated[int, Field(ge=1)], ...] | None = None
     variable_blocks: bool = False
     mask_heads: Literal["shared", "kv", "query"] = "shared"
+    heads_per_mask: tuple[Annotated[int, Field(ge=1)], ...] | None = None
+    min_block_rows: Annotated[int, Field(ge=1)] = 1
     unequal_lengths: bool = False
     forward: bool = True
     backward: Backward = Backward.NONE
@@ -151,6 +158,7 @@ class Offer(BaseModel):
     max_head_dim: Annotated[int, Field(ge=1)] | None = None
     head_dim_multiple: Annotated[int, Field(ge=1)] = 1
     max_seqlen: Annotated[int, Field(ge=1)] | None = None
+    max_sizes: tuple[tuple[Size, Annotated[int, Field(ge=1)]], ...] = ()
     gqa: bool = True
     cpu: bool = False
     verified_on: CapabilityRange | None = None

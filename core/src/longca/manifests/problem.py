@@ -155,6 +155,12 @@ class Problem:
         return self.heads_q != self.heads_kv
 
     @property
+    def heads_per_mask(self) -> int:
+        """Query heads of a KV head that share its mask. 1 if each has its own."""
+        shared = self.concrete_mask.heads in (1, self.num_heads_kv)
+        return self.heads_q // self.num_heads_kv if shared else 1
+
+    @property
     def settings(self) -> tuple[object, ...]:
         """All fields but the mask. The mask's identity and these are the key of a cache (`longca.plan_cache`)."""
         return _SETTINGS(self)

@@ -105,6 +105,10 @@ def _about_mask(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]:
         return
     if offer.most is not None and (count := mask.count(offer.form)) > offer.most:
         yield Reason("form", f"this {mask.noun} takes {count}", f"{name} takes at most {offer.most} {offer.form}")
+    for size, most in offer.max_sizes:
+        if (count := size.of(problem)) > most:
+            about = ("form", f"this {mask.noun} takes {count}") if size.form else ("lengths", f"{count} were asked")
+            yield Reason(*about, f"{name} takes at most {most} {size}")
     if offer.form is Form.BLOCK_SPARSE:
         yield from _about_blocks(name, offer, problem)
     if not mask.is_square and not offer.unequal_lengths:
@@ -127,6 +131,15 @@ def _about_blocks(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]
             yield Reason("form", f"this mask's are {mask.block_size}", f"{name} takes blocks of {sizes} tokens")
     elif not mask.has_uniform_blocks and not offer.variable_blocks:
         yield Reason("form", "this mask's blocks differ in size", f"{name} takes blocks of one size")
+    if not isinstance(mask, Mask):
+        return
+    if offer.heads_per_mask is not None and problem.heads_per_mask not in offer.heads_per_mask:
+        counts = ", ".join(map(str, offer.heads_per_mask))
+        offered = f"{name} takes {counts} query heads of a KV head that share their mask here"
+        yield Reason("mask_heads", f"{problem.heads_per_mask} share theirs", offered)
+    if mask.block_size is not None and (rows := mask.block_size * problem.heads_per_mask) < offer.min_block_rows:
+        offered = f"{name} takes blocks of at least {offer.min_block_rows} queries under the heads that share a mask"
+        yield Reason("mask_heads", f"these have {rows}", offered)
 
 
 def _about_device(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]:
@@ -210,7 +223,8 @@ def _no_form(manifest: KernelManifest, problem: Problem) -> Reason:
     for offer in manifest.offers:
         text = str(offer.form)
         if offer.most:
-            text += f" (at most {offer.most})"
+            others = (f", {most} {size}" for size, most in offer.max_sizes)
+            text += f" (at most {offer.most}{''.join(others)})"
         elif offer.block_sizes:
             text += f" (blocks of {', '.join(map(str, offer.block_sizes))})"
         elif offer.form is Form.DENSE and isinstance(mask, Mask):
@@ -276,6 +290,6 @@ def stack_offers(
     for (heads_q, heads_kv, composed), steps in stack.kinds:
         kind = replace(problem, heads_q=heads_q, heads_kv=heads_kv, composed=composed)
         indices = [index for index, _ in _fitting(manifest, kind, anywhere)]
-        taken = stack.first_offers([manifest.offers[index] for index in indices], steps, every)
+        taken = stack.first_offers([manifest.offers[index] for index in indices], steps, every, problem.direction)
         found[steps] = np.array([*indices, -1])[taken]
     return found

@@ -16,7 +16,7 @@ from itertools import count, islice, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from longca.manifests.offers import Offer
+from longca.manifests.offers import Direction, Offer
 from longca.manifests.problem import Problem
 from longca.manifests.steps import Steps
 from longca.manifests.strategy import Layout
@@ -102,14 +102,14 @@ class StepStack:
         each = facts[np.sort(np.unique(facts @ (1, 2**17, 2**34), return_index=True)[1])]
         return [((q, kv, bool(c)), shown[(facts == (q, kv, c)).all(axis=1)]) for q, kv, c in each.tolist()]
 
-    def first_offers(self, offers: Sequence[Offer], steps: Ints, every: bool) -> Ints:
+    def first_offers(self, offers: Sequence[Offer], steps: Ints, every: bool, direction: Direction) -> Ints:
         """The first of some offers that takes the mask of each of some ascending steps, by its index, or −1.
 
         Layers are counted one step after another, because counting is slow. Without `every` counting ends at the first
         step that no offer takes.
         """
         cut = self.cut[steps]
-        takes = [self._takes(offer) for offer in offers]
+        takes = [self._takes(offer, direction) for offer in offers]
         table = np.array([one[cut] for one, _ in takes] + [np.ones(len(cut), np.bool_)])
         found = table.argmax(axis=0)
         for step in np.flatnonzero(np.any([one[cut] for _, one in takes], axis=0)).tolist() if takes else ():
@@ -121,7 +121,7 @@ class StepStack:
                 break
         return np.where(found == len(offers), -1, found)
 
-    def _takes(self, offer: Offer) -> tuple[Bools, Bools]:
+    def _takes(self, offer: Offer, direction: Direction) -> tuple[Bools, Bools]:
         """The masks that an offer certainly takes, and the masks whose layers must be counted."""
         stack, most = self.stack, offer.most
         fits = stack.admits(offer.form)
@@ -129,6 +129,9 @@ class StepStack:
             fits = fits & (stack.seqlens_q == stack.seqlens_k)
         if offer.max_seqlen is not None:
             fits = fits & (np.maximum(stack.seqlens_q, stack.seqlens_k) <= offer.max_seqlen)
+        for size, limit in offer.max_sizes:
+            if size.form is not None and size.counts_in(direction):
+                fits = fits & stack.at_most(size.form, limit)
         if most is None:
             return fits, np.zeros_like(fits)
         if offer.form is not Form.LAYERS:

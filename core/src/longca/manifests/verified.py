@@ -77,8 +77,9 @@ class Check(BaseModel):
     @staticmethod
     @lru_cache(maxsize=1024)
     def digest(offer: Offer) -> str:
-        """16 hex digits of everything that an offer promises, without its devices and packages."""
-        text = offer.model_dump_json(exclude={"cpu", "verified_on", "expected_on", "requires"})
+        """16 hex digits of everything that an offer promises, without its devices, its packages and rare limits."""
+        limits = {"heads_per_mask", "min_block_rows", "max_sizes"}
+        text = offer.model_dump_json(exclude={"cpu", "verified_on", "expected_on", "requires", *limits})
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     @property

@@ -188,8 +188,7 @@ def from_scores(problem: Problem, configs: Configs) -> FromScores | None:
 
 def packed_heads(problem: Problem) -> int:
     """Query heads that are rows of one tile: the heads of a group if they share their mask, else 1."""
-    group = problem.heads_q // problem.num_heads_kv
-    return group if problem.concrete_mask.heads in (1, problem.num_heads_kv) else 1
+    return problem.heads_per_mask
 
 
 def tile_count(bounds: NDArray[np.int64], packed: int, block: int) -> int:

@@ -21,6 +21,9 @@ BSA_GLUON = KernelManifest(
         Offer(
             form=Form.BLOCK_SPARSE,
             block_sizes=(64, 128, 256),
+            # The rows of a tile of 128 are queries of a block, under each head of a group that shares a mask.
+            heads_per_mask=(1, 2, 4, 8, 16, 32, 64),
+            min_block_rows=128,
             mask_heads="query",
             unequal_lengths=True,
             dtypes=("bfloat16", "float16"),

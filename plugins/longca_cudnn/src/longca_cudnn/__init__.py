@@ -12,7 +12,7 @@ from longca import Backward, KernelManifest, Offer, Problem, Reason, Verdict, ho
 from longca.masks import Form, Mask
 from longca_cudnn.bsa import CUDNN_BSA
 from longca_cudnn.documents import documents_of
-from longca_cudnn.flex import CUDNN_FLEX, refusals
+from longca_cudnn.flex import CUDNN_FLEX
 
 __all__ = ["CUDNN", "CUDNN_BSA", "CUDNN_FLEX", "provide_kernel", "supports_mask"]
 
@@ -72,9 +72,8 @@ def provide_kernel() -> tuple[KernelManifest, ...]:
 
 @hookimpl
 def supports_mask(kernel: str, problem: Problem) -> Verdict | None:
-    """Refuses problems of cudnn without a backward, and tables of cudnn_flex that are too large."""
-    against = {CUDNN.name: _needs_ragged, CUDNN_FLEX.name: refusals}.get(kernel)
-    reasons = tuple(against(problem)) if against else ()
+    """Refuses problems of cudnn without a backward."""
+    reasons = tuple(_needs_ragged(problem)) if kernel == CUDNN.name else ()
     return Verdict(kernel, None, reasons) if reasons else None
 
 

@@ -3,10 +3,11 @@
 The entry point names this module. It imports neither torch nor Triton.
 """
 
-from longca import Backward, KernelManifest, Offer, Problem, Reason, Verdict, hookimpl
+from longca import Backward, KernelManifest, Offer, hookimpl
+from longca.manifests.sizes import Size
 from longca.masks import Form
 
-__all__ = ["FLASHMASK", "provide_kernel", "supports_mask"]
+__all__ = ["FLASHMASK", "provide_kernel"]
 
 _MOST_INTERVALS = 8
 
@@ -22,6 +23,7 @@ FLASHMASK = KernelManifest(
         Offer(
             form=Form.COLUMN_INTERVALS,
             most=_MOST_INTERVALS,
+            max_sizes=((Size.ROW_INTERVALS, _MOST_INTERVALS),),
             unequal_lengths=True,
             backward=Backward.EXTERNAL,
             dtypes=("bfloat16", "float16"),
@@ -40,13 +42,3 @@ FLASHMASK = KernelManifest(
 def provide_kernel() -> KernelManifest:
     """The kernel of this plugin."""
     return FLASHMASK
-
-
-@hookimpl
-def supports_mask(kernel: str, problem: Problem) -> Verdict | None:
-    """Refuses masks whose queries have too many intervals. The offer limits the intervals of keys alone."""
-    count = problem.mask.count(Form.ROW_INTERVALS)
-    if count <= _MOST_INTERVALS:
-        return None
-    asked = f"this {problem.mask.label} takes {count}"
-    return Verdict(kernel, None, (Reason("form", asked, f"{kernel} takes at most {_MOST_INTERVALS} row_intervals"),))

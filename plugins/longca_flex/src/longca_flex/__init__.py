@@ -4,16 +4,14 @@ The entry point names this module, so every listing of kernels imports it. It ha
 imports neither torch nor the kernels.
 """
 
-from longca import Backward, KernelManifest, Offer, Problem, Reason, Verdict, hookimpl
-from longca.masks import BlockSparseMask, Form, Mask
-from longca_flex.tiles import list_entries
+from longca import Backward, KernelManifest, Offer, hookimpl
+from longca.manifests.sizes import Size
+from longca.masks import Form, Mask
 
-__all__ = ["FLEX", "FLEX_FLASH", "INTERVALS", "has_few_intervals", "provide_kernel", "supports_mask"]
+__all__ = ["FLEX", "FLEX_FLASH", "INTERVALS", "has_few_intervals", "provide_kernel"]
 
 #: Intervals a row. FlexAttention compiles one kernel for each of these numbers.
 INTERVALS = 8
-
-_INT32 = 2**31
 
 _COMMON = {
     "unequal_lengths": True,
@@ -50,6 +48,7 @@ _BLOCKS = {
     "dtypes": _HALF,
     **_LARGE,
     "head_dims": _TO_128,
+    "max_sizes": ((Size.TILES, 2**31 - 1),),  # the kernels count in 32 bits
 }
 
 FLEX = KernelManifest(
@@ -101,16 +100,3 @@ def has_few_intervals(mask: Mask) -> bool:
 def provide_kernel() -> tuple[KernelManifest, ...]:
     """The manifests of flex and flex_flash."""
     return FLEX, FLEX_FLASH
-
-
-@hookimpl
-def supports_mask(kernel: str, problem: Problem) -> Verdict | None:
-    """Refuses block-sparse masks whose lists are too long for the kernels, which count in 32 bits."""
-    mask = problem.mask
-    if kernel != "flex" or not isinstance(mask, BlockSparseMask) or has_few_intervals(mask):
-        return None
-    entries = list_entries(mask, problem.heads_q)
-    if max(entries, mask.bitmap_bytes) < _INT32:
-        return None
-    asked = f"the lists of this {mask.label} may have {entries} entries"
-    return Verdict(kernel, None, (Reason("lengths", asked, f"flex takes fewer than {_INT32}"),))

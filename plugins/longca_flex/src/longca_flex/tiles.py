@@ -1,8 +1,8 @@
-"""The tiles of block-sparse masks, the unit of FlexAttention's lists. Torch-free, because the hook uses them."""
+"""The tiles of block-sparse masks, the unit of FlexAttention's lists. Torch-free."""
 
 from longca.masks import BlockSparseMask
 
-__all__ = ["LARGE", "SMALL", "list_entries", "tile_size"]
+__all__ = ["LARGE", "SMALL", "tile_size"]
 
 #: Tokens of a tile of queries and of keys. FlexAttention is made for this size.
 LARGE = 128
@@ -19,9 +19,3 @@ def tile_size(mask: BlockSparseMask) -> int:
     one half, that is fifteen times of sixteen.
     """
     return LARGE if mask.block_size is not None and mask.block_size % LARGE == 0 else SMALL
-
-
-def list_entries(mask: BlockSparseMask, heads_q: int) -> int:
-    """Upper bound of the entries in a mask's lists, reached if each head sees every tile."""
-    tile = tile_size(mask)
-    return (1 if mask.heads == 1 else heads_q) * -(-mask.seqlen_q // tile) * -(-mask.seqlen_k // tile)
