@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from longca.errors import LongCAError, RequestError
 from longca.manifests import Device, Layout, Problem, Transport
 from longca.manifests.step_cuts import imbalance
-from longca.masks import PATTERNS, Form, Mask, sample
+from longca.masks import Form, Mask, get_pattern, sample
 from longca.plugins import Registry
 from longca_advice.evidence import Collected, Row, Run, said
 from longca_advice.work import work_of
@@ -166,7 +166,7 @@ def layout_of(registry: Registry, record: Mapping[str, Any], device: Device) -> 
 
 def _drawn(record: Mapping[str, Any], factors: Mapping[str, Any]) -> Mask:
     given = {**factors, **record.get("factors", {})}
-    if PATTERNS[record["pattern"]].per_head:
+    if get_pattern(record["pattern"]).per_head:
         given.setdefault("heads", record["heads_kv"])
     text = json.dumps(given, sort_keys=True)
     mask = _sampled(record["pattern"], record["seqlen"], record["lengths"], record["seed"], text)

@@ -84,7 +84,7 @@ class _Shape(NamedTuple):
     def of_row(cls, row: Row) -> _Shape:
         work = row.call_work
         tokens_k = row.seqlen if work.cells == work.tokens**2 else round(work.cells / work.tokens) * TILE
-        masks = row.heads_kv if row.pattern is not None and PATTERNS[row.pattern].per_head else 1
+        masks = row.heads_kv if row.pattern in PATTERNS and PATTERNS[row.pattern].per_head else 1
         return cls(row.seqlen, tokens_k, row.heads_q, row.heads_kv, row.head_dim, DTYPE_BYTES[row.dtype], masks)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -187,7 +188,7 @@ def _about_evidence(request: Request, found: Ranking) -> Iterable[str]:
         others = ", ".join(request.costs.devices) or "no device"
         what, advice = f"no evidence on {name}", f"There is evidence on {others}. "
     sizes = f"--heads {problem.heads_q}:{problem.num_heads_kv} --head-dim {problem.head_dim} --dtype {problem.dtype}"
-    run = f"longca run {mask.pattern or 'MASK'} --seqlen {mask.seqlen_q} {sizes}"
+    run = f"longca run {shlex.quote(mask.pattern or 'MASK')} --seqlen {mask.seqlen_q} {sizes}"
     yield (
         f"there is {what}; the valid choices are listed in the plugins' order and not ranked. {advice}Measure on the "
         f"device with `{run}`"

@@ -72,6 +72,33 @@ def test_lengths_are_read_in_order(name: str, content: str | bytes, form: str, t
     assert holds_lengths(path) or name == "l.csv"
 
 
+@pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
+def test_lengths_are_read_of_a_column(name: str, tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    columns = {"id": ["a", "b", "c"], "own": [1000, 96, 3000], "tokens": [[7] * 5, [], [7] * 8]}
+    table = pa.table({**columns, "seqlens": [[2, 3], [4], [1, 1]]})
+    path = tmp_path / name
+    if name == "t.parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.ipc.new_stream(path, table.schema) as stream:
+            stream.write_table(table)
+    assert read_lengths(f"{path}:own").lengths.tolist() == [1000, 96, 3000]
+    assert read_lengths(f"{path}:tokens").lengths.tolist() == [5, 8]
+    assert read_lengths(path).lengths.tolist() == [2, 3, 4, 1, 1]
+    with pytest.raises(RequestError, match="row 1: 'a' is not a document length"):
+        read_lengths(f"{path}:id")
+    with pytest.raises(RequestError, match=f"{name} has the columns id, own, tokens, seqlens; name one"):
+        read_lengths(f"{path}:none")
+
+
+def test_lengths_are_read_of_a_key_of_json_lines(tmp_path: Path) -> None:
+    path = _file(tmp_path, "l.jsonl", '{"own": 5, "length": 6}\n{"own": [7, 7, 7]}\n')
+    assert read_lengths(f"{path}:own").lengths.tolist() == [5, 3]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

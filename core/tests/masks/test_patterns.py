@@ -9,7 +9,7 @@ from longca.errors import RequestError, UnknownNameError
 from longca.masks import PATTERNS, Form, build, get_pattern, register, sample
 
 from . import predicates
-from .strategies import document_lengths, static_cases
+from .strategies import document_lengths, factors_for, static_cases
 
 STATIC = sorted(predicates.STATIC)
 DYNAMIC = ["uniform_block_sparse", "variable_block_sparse"]
@@ -96,6 +96,28 @@ def test_a_pattern_answers_for_its_masks(pattern):
     assert kind.heads == (2 if kind.per_head else 1)
     assert all(mask.admits(form) for form in kind.forms)
     assert not kind.admits(Form.BLOCK_SPARSE) or kind.per_head
+
+
+@given(data=st.data(), parts=st.lists(st.sampled_from(STATIC), min_size=2, max_size=3), seqlen=st.integers(1, 20))
+def test_an_intersection_shows_what_all_parts_show_and_admits_its_forms(data, parts, seqlen):
+    factors = {name: value for part in parts for name, value in data.draw(factors_for(part, seqlen)).items()}
+    of = [{name: factors[name] for name in PATTERNS[part].factors} for part in parts]
+    dense = [predicates.dense(part, seqlen, seqlen, its) for part, its in zip(parts, of, strict=True)]
+    mask, kind = build("&".join(parts), seqlen, **factors), get_pattern("&".join(parts))
+    assert mask.dense().tolist() == np.logical_and.reduce(dense).tolist()
+    assert (mask.pattern, mask.factors.keys()) == (" & ".join(parts), factors.keys())
+    for form in () if mask.is_empty else kind.forms:
+        assert mask.admits(form)
+        assert mask.count(form) <= kind.count(form)
+
+
+def test_the_parts_of_an_intersection_share_factors_that_are_drawn():
+    both = sample("causal_document & causal_sliding_window", 4096, window=100, lengths="pile", seed=3)
+    document = sample("causal_document", 4096, lengths="pile", seed=3)
+    assert both == document & build("causal_sliding_window", 4096, window=100)
+    assert both.factors == {"documents": document.factors["documents"], "window": 100}
+    with pytest.raises(UnknownNameError, match=r"unknown mask pattern 'casual'\. Did you mean causal"):
+        get_pattern("full_document & casual")
 
 
 def test_plugins_may_register_patterns_under_new_names_alone(monkeypatch):

@@ -11,8 +11,12 @@ A list of lengths:
 - `.npy`: a NumPy array of one dim.
 - `.idx`: the index of a Megatron dataset. Its documents are counted.
 - `.json`, `.jsonl`, `.ndjson`: numbers, or objects with one of the keys `KEYS`. One value, or one a line.
+- `.parquet`, and `.arrow` as Hugging Face's datasets writes it: the first column that is one of `KEYS`.
 - any other file: numbers, separated by lines, spaces, commas or semicolons, with or without brackets. `#` begins a
   comment.
+
+`FILE:NAME` names the column of a table, or the key of JSON Lines. A list under a name that is none of `KEYS` is one
+document, such as its tokens.
 
 Numbers that begin at 0 and ascend are bounds of documents (cu_seqlens). A bad file is refused with one message. The
 message names the file, the line or row, and the allowed values.
@@ -27,26 +31,38 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from longca.errors import LongCAError, RequestError
+from longca.errors import LongCAError, MissingPackageError, RequestError
 from longca.limits import MAX_DOCUMENT_BYTES, MAX_HISTOGRAM_BYTES, MAX_LIST_BYTES
 from longca.masks.histogram import COLUMNS, MAX_LENGTH, Histogram
 
-__all__ = ["JSON_LINES", "KEYS", "SUFFIXES", "LengthList", "holds_lengths", "read_histogram", "read_lengths"]
+__all__ = [
+    "JSON_LINES",
+    "KEYS",
+    "SUFFIXES",
+    "LengthList",
+    "holds_lengths",
+    "named_column",
+    "read_histogram",
+    "read_lengths",
+]
 
 #: Keys of a JSON object that say how long its documents are.
 KEYS = ("length", "lengths", "seq_length", "seq_lengths", "seqlens", "cu_seqlens", "input_ids")
 
 JSON_LINES = (".jsonl", ".ndjson")
 
+#: Tables of columns.
+_TABLES = (".parquet", ".arrow")
+
 _FORMS = {".npy": "a NumPy array", ".idx": "the documents of a Megatron index", ".json": "JSON"}
-_FORMS |= dict.fromkeys(JSON_LINES, "JSON Lines")
+_FORMS |= dict.fromkeys(JSON_LINES, "JSON Lines") | {".parquet": "Parquet", ".arrow": "an Arrow stream"}
 
 SUFFIXES = (".txt", ".csv", *_FORMS)
 
@@ -105,12 +121,12 @@ def read_lengths(path: str | Path, most: int = MAX_LIST_BYTES) -> LengthList:
         RequestError: The file cannot be read, is too large, or has more than `most` lengths or none. Or a part of it is
             no whole number in [1, 2³¹ − 1], or bounds descend.
     """
-    path = Path(path)
+    path, column = named_column(path)
     form = _FORMS.get(path.suffix.lower(), "numbers in text")
     lengths: list[int] = []
     has_bounds, before = False, 0.0
     with _reading(path, form, f"write whole numbers, or objects with {', '.join(KEYS)}"):
-        for place, value in _values(path):
+        for place, value in _values(path, column):
             number = _number(value)
             if number == 0 and not (lengths or has_bounds):
                 has_bounds = True
@@ -133,6 +149,14 @@ def read_lengths(path: str | Path, most: int = MAX_LIST_BYTES) -> LengthList:
     return LengthList(np.array(lengths, np.int64), f"{form}, from bounds (cu_seqlens)" if has_bounds else form)
 
 
+def named_column(path: str | Path) -> tuple[Path, str | None]:
+    """The file and the column of `FILE:COLUMN`, or the file and None."""
+    file, _, column = str(path).rpartition(":")
+    if column and Path(file).suffix.lower() in (*JSON_LINES, *_TABLES):
+        return Path(file), column
+    return Path(path), None
+
+
 def holds_lengths(path: Path, field: str = "text") -> bool:
     """Whether a file is a list of lengths, and not a text, a corpus with texts under `field`, or a histogram.
 
@@ -142,7 +166,7 @@ def holds_lengths(path: Path, field: str = "text") -> bool:
         RequestError: The file cannot be read.
     """
     suffix = path.suffix.lower()
-    if suffix in (".npy", ".idx"):
+    if suffix in (".npy", ".idx", *_TABLES):
         return True
     if suffix in (".json", *JSON_LINES):
         try:
@@ -160,14 +184,16 @@ def holds_lengths(path: Path, field: str = "text") -> bool:
     return not is_table and 2 * len(counts) > len(parts)
 
 
-def _values(path: Path) -> _Values:
+def _values(path: Path, column: str | None) -> _Values:
     """The values in a file, each with its place. They need not be lengths."""
     suffix = path.suffix.lower()
     if suffix in (".json", *JSON_LINES):
         for place, value in _json(path):
             is_row = isinstance(value, list) and suffix != ".json"
-            found = _of_object(value, place) if isinstance(value, dict) else value if is_row else [value]
+            found = _of_object(value, place, column) if isinstance(value, dict) else value if is_row else [value]
             yield from ((place, each) for each in found)
+    elif suffix in _TABLES:
+        yield from _of_table(path, column)
     elif suffix in (".npy", ".idx"):
         content = _content(path, MAX_LIST_BYTES)
         array = _of_index(content) if suffix == ".idx" else np.load(io.BytesIO(content), allow_pickle=False)
@@ -209,13 +235,13 @@ def _json(path: Path) -> _Values:
                 yield f"line {number}", json.loads(line.decode("utf-8-sig"))
 
 
-def _of_object(value: dict[str, Any], place: str) -> Iterable[Any]:
-    """The lengths in a JSON object."""
-    key = next((key for key in KEYS if key in value), None)
+def _of_object(value: dict[str, Any], place: str, column: str | None) -> Iterable[Any]:
+    """The lengths in a JSON object or a row of a table."""
+    key = next((key for key in ([column] if column else KEYS) if key in value), None)
     if key is None:
-        raise ValueError(f"{place} has none of the keys")
+        raise ValueError(f"{place} has none of the keys, but {', '.join(value)[:200]}; name one as FILE:KEY")
     found = value[key] if isinstance(value[key], list) else [value[key]]
-    if key == "input_ids":
+    if key == "input_ids" or (key not in KEYS and isinstance(value[key], list)):
         rows = found if found and isinstance(found[0], list) else [found]
         return filter(None, map(len, rows))
     if key == "cu_seqlens" and all(isinstance(bound, int) for bound in found):
@@ -223,6 +249,31 @@ def _of_object(value: dict[str, Any], place: str) -> Iterable[Any]:
     if 0 in found:
         raise ValueError(f"{place}: {key} is 0; leave out documents without tokens")
     return found
+
+
+def _of_table(path: Path, column: str | None) -> _Values:
+    """The lengths in a column of a Parquet or Arrow file, which is read a batch at a time."""
+    try:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise MissingPackageError("pyarrow", f"reading {path}", "pip install 'longca-core[parquet]'") from None
+    is_parquet = path.suffix.lower() == ".parquet"
+    with path.open("rb") as file:
+        table = pq.ParquetFile(file) if is_parquet else pa.ipc.open_stream(file)
+        names = table.schema_arrow.names if is_parquet else table.schema.names
+        key = next((key for key in ([column] if column else KEYS) if key in names), None)
+        if key is None:
+            raise RequestError(f"{path} has the columns {', '.join(names)[:200]}; name one, as in {path}:{names[-1]}")
+        rows = count(1)
+        for batch in table.iter_batches(columns=[key]) if is_parquet else table:
+            values = batch.column(batch.schema.names.index(key))
+            is_tokens = isinstance(values, pa.ListArray | pa.LargeListArray) and (key == "input_ids" or key not in KEYS)
+            for value in (pc.list_value_length(values) if is_tokens else values).to_pylist():
+                place = f"row {next(rows)}"
+                found = filter(None, [value]) if is_tokens else _of_object({key: value}, place, key)
+                yield from ((place, each) for each in found)
 
 
 def _of_index(content: bytes) -> NDArray[np.int64]:

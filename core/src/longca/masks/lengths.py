@@ -218,15 +218,16 @@ def describe_file(path: Path) -> str:
 
 
 def _from_file(path: Path) -> LengthDistribution:
-    from longca.masks.length_files import SUFFIXES, holds_lengths, read_histogram, read_lengths
+    from longca.masks.length_files import SUFFIXES, holds_lengths, named_column, read_histogram, read_lengths
 
-    if not os.path.lexists(path) or path.is_dir():
+    file, _ = named_column(path)
+    if not os.path.lexists(file) or file.is_dir():
         raise RequestError(
-            f"no file of document lengths at {str(path)!r}; give a histogram, a list of lengths or a name"
+            f"no file of document lengths at {str(file)!r}; give a histogram, a list of lengths or a name"
         )
-    if path.suffix.lower() not in SUFFIXES:
+    if file.suffix.lower() not in SUFFIXES:
         raise RequestError(
-            f"{str(path)!r} is neither a histogram (.csv, .json) nor a list of lengths ({', '.join(SUFFIXES)}); rename "
+            f"{str(file)!r} is neither a histogram (.csv, .json) nor a list of lengths ({', '.join(SUFFIXES)}); rename "
             "it, or make a histogram of a corpus with longca make-lengths"
         )
     if path.suffix.lower() in {".csv", ".json"} and not holds_lengths(path):

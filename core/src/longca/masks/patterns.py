@@ -1,7 +1,7 @@
 """Patterns: named families of masks, their registry, and `build`, which checks factors and makes a mask.
 
 `paper_patterns` has the fourteen patterns of LongCA-bench. A plugin adds its own with `register`. A factor is a keyword
-of a pattern, with the check that its value fits the mask.
+of a pattern, with the check that its value fits the mask. `get_pattern` makes patterns of intersections and of files.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -132,6 +133,8 @@ class Pattern:
         rectangular: Whether the pattern is defined for Sq ≠ Sk.
         per_head: Whether heads may differ.
         has_uniform_blocks: Whether its masks are block-sparse with blocks of one size.
+        parts: The patterns whose intersection it is. Empty for any other pattern.
+        size: Queries and keys of its only mask, which is that of a file. None for any other pattern.
     """
 
     name: str
@@ -144,6 +147,8 @@ class Pattern:
     rectangular: bool = False
     per_head: bool = False
     has_uniform_blocks: bool = False
+    parts: tuple[Pattern, ...] = ()
+    size: tuple[int, int] | None = None
 
     @property
     def label(self) -> str:
@@ -198,18 +203,69 @@ def register(pattern: Pattern) -> Pattern:
 
 
 def get_pattern(name: str) -> Pattern:
-    """A pattern by its name, or UnknownNameError."""
-    if name not in PATTERNS:
+    """A pattern by its name, the intersection of several such as `causal & mask.npy`, or the mask of a file.
+
+    Raises:
+        UnknownNameError: There is no such pattern.
+        MaskError: The file of a mask cannot be read (`longca.masks.mask_files`).
+    """
+    if name in PATTERNS:
+        return PATTERNS[name]
+    if "&" in name:
+        return _intersection(tuple(get_pattern(part.strip()) for part in name.split("&")))
+    if not Path(name).suffix:
         raise UnknownNameError("mask pattern", name, PATTERNS)
-    return PATTERNS[name]
+    from longca.masks.mask_files import read_mask
+
+    mask = read_mask(name)
+
+    def make(q: int, k: int) -> Mask:
+        if (q, k) != (mask.seqlen_q, mask.seqlen_k):
+            raise MaskError(
+                f"{name} is a mask of {mask.seqlen_q} × {mask.seqlen_k} tokens, and {q} × {k} were asked for; leave "
+                "out the length"
+            )
+        return mask
+
+    forms = {form: mask.count(form) for form in Form if mask.admits(form)}
+    size = mask.seqlen_q, mask.seqlen_k
+    return Pattern(name, name, f"{name} shows it", (), make, forms, rectangular=True, size=size)
+
+
+def _intersection(parts: tuple[Pattern, ...]) -> Pattern:
+    """The pattern whose masks show what the masks of all parts show. Parts share the values of their factors."""
+    from longca.masks.algebra import intersection
+
+    def make(q: int, k: int, **factors: Any) -> Mask:
+        return intersection(*(part.make(q, k, **{name: factors[name] for name in part.factors}) for part in parts))
+
+    forms: dict[Form, int | None] = {}
+    for form in (Form.WINDOW, Form.VARLEN, Form.ROW_INTERVALS, Form.COLUMN_INTERVALS, Form.DENSE):
+        if all(form in part.forms for part in parts):  # two lists of m and n intervals have at most m + n − 1 in common
+            counts = [part.forms[form] for part in parts]
+            forms[form] = None if None in counts else 1 + sum(count - 1 for count in counts if count is not None)
+    if Form.ROW_INTERVALS in forms:
+        forms[Form.LAYERS] = 1 if Form.VARLEN in forms else None
+    return Pattern(
+        name=" & ".join(part.name for part in parts),
+        title=" and ".join(part.title.lower() if at else part.title for at, part in enumerate(parts)),
+        summary="; ".join(part.summary for part in parts),
+        factors=tuple(dict.fromkeys(name for part in parts for name in part.factors)),
+        make=make,
+        forms=forms,
+        defaults={name: value for part in parts for name, value in part.defaults.items()},
+        rectangular=all(part.rectangular for part in parts),
+        parts=parts,
+        size=next((part.size for part in parts if part.size), None),
+    )
 
 
 def build(pattern: str, seqlen: int, *, seqlen_k: int | None = None, **factors: Any) -> Mask:
     """Builds a mask from explicit factors.
 
     Args:
-        pattern: Name of a pattern in PATTERNS.
-        seqlen: Number of queries. It is also the number of keys unless seqlen_k is given.
+        pattern: Name of a pattern, as `get_pattern` takes it.
+        seqlen: Number of queries. It is also the number of keys unless seqlen_k is given, or a file has another.
         seqlen_k: Number of keys, for patterns that are defined for Sq ≠ Sk.
         **factors: The pattern's factors. FACTORS gives the meaning of each.
 
@@ -219,7 +275,7 @@ def build(pattern: str, seqlen: int, *, seqlen_k: int | None = None, **factors: 
     """
     kind = get_pattern(pattern)
     seqlen_q = check_seqlen(seqlen)
-    keys = seqlen_q if seqlen_k is None else check_seqlen(seqlen_k, "seqlen_k")
+    keys = (kind.size or (0, seqlen_q))[1] if seqlen_k is None else check_seqlen(seqlen_k, "seqlen_k")
     if keys != seqlen_q and not kind.rectangular:
         able = ", ".join(p.name for p in PATTERNS.values() if p.rectangular)
         raise MaskError(f"{pattern} needs as many keys as queries, not {keys} for {seqlen_q}; Sq ≠ Sk is for {able}")
@@ -231,7 +287,7 @@ def build(pattern: str, seqlen: int, *, seqlen_k: int | None = None, **factors: 
         raise MaskError(f"{pattern} also needs {needs}. Give it, or draw it with masks.sample")
     checked = {name: FACTORS[name].check(given[name], seqlen_q) for name in kind.factors}
     mask = kind.make(seqlen_q, keys, **checked)
-    mask.pattern, mask.factors = pattern, checked
+    mask.pattern, mask.factors = kind.name, checked
     return mask
 
 

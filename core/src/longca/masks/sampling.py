@@ -42,7 +42,7 @@ def sample(
     """Draws a mask.
 
     Args:
-        pattern: Name of a pattern in PATTERNS.
+        pattern: Name of a pattern, as `longca.masks.get_pattern` takes it. The parts of an intersection share factors.
         seqlen: Number of queries and of keys.
         lengths: The source of document lengths: a distribution, its name, or a file. None takes the paper's choice
             for this seqlen.
@@ -61,15 +61,17 @@ def sample(
     draw = _Draw(seqlen, resolve_lengths(lengths, seqlen), seed, max_share)
     # Given factors are checked first, because drawn factors may depend on them.
     factors = {k: FACTORS[k].check(v, seqlen) if k in kind.factors else v for k, v in factors.items()}
-    for name in kind.factors:
-        if name not in factors:
-            factors[name] = _DRAWN[name](draw, pattern, factors)
+    for part in kind.parts or (kind,):
+        for name in part.factors:
+            if name not in factors:
+                factors[name] = _DRAWN[name](draw, part.name, factors)
     return build(pattern, seqlen, **factors)
 
 
 def draws_lengths(pattern: str) -> bool:
     """Whether a pattern's documents are drawn from a distribution of lengths."""
-    return "documents" in get_pattern(pattern).factors and pattern not in _OF_BLOCKS
+    kind = get_pattern(pattern)
+    return any("documents" in part.factors and part.name not in _OF_BLOCKS for part in kind.parts or (kind,))
 
 
 class _Draw:

@@ -17,13 +17,16 @@ from longca_bench.cli.options import takes_options
 if TYPE_CHECKING:
     from longca.masks import Mask
 
-__all__ = ["PANEL", "SEQLEN", "MaskOptions", "say_lengths", "takes_mask"]
+__all__ = ["PANEL", "SEQLEN", "WHICH", "MaskOptions", "say_lengths", "takes_mask"]
 
 #: Tokens of a mask if no option gives its length.
 SEQLEN = 4096
 
 #: The heading of these options in the help.
 PANEL = "One mask"
+
+#: The help of a mask's name.
+WHICH = "A pattern such as causal_document, patterns joined by &, or a file of a mask (.npy, .pt, .json)."
 
 #: The options that are factors of a pattern.
 _FACTORS = ("documents", "window", "prefix", "block", "global_tokens", "boundaries", "kept")
@@ -51,7 +54,8 @@ class MaskOptions:
     ] = None
     seed: Annotated[int, typer.Option(help="Seed of the drawn factors.")] = 0
     documents: Annotated[
-        str | None, _option("These document lengths: 1000,96,3000, or a file with one a line.", "LENGTHS|FILE")
+        str | None,
+        _option("These document lengths: 1000,96,3000, or a file, such as FILE.parquet:COLUMN.", "LENGTHS|FILE"),
     ] = None
     window: Annotated[int | None, _option("Distance that a query sees, in tokens.")] = None
     prefix: Annotated[int | None, _option("Tokens of the prefix.")] = None
@@ -78,8 +82,8 @@ class MaskOptions:
             found["boundaries"] = _integers("boundaries", self.boundaries, "0,100,4096")
         return found
 
-    def tokens(self, seqlen: int | None = None) -> int:
-        """The length of the mask: the given length, the sum of its documents, the end of its boundaries, or SEQLEN."""
+    def tokens(self, seqlen: int | None = None, pattern: str = "full") -> int:
+        """The length of a mask: as given, of its documents, its boundaries or its file, or SEQLEN."""
         seqlen, factors = self.seqlen if seqlen is None else seqlen, self.factors()
         if "documents" in factors:
             total = sum(factors["documents"])
@@ -91,7 +95,11 @@ class MaskOptions:
             return total
         if seqlen is not None:
             return seqlen
-        return int(factors["boundaries"][-1]) if "boundaries" in factors else SEQLEN
+        if "boundaries" in factors:
+            return int(factors["boundaries"][-1])
+        from longca.masks import get_pattern
+
+        return (get_pattern(pattern).size or (SEQLEN,))[0]
 
     def check_lengths(self, pattern: str) -> None:
         """Refuses --lengths if no document is drawn from them."""
@@ -112,7 +120,7 @@ class MaskOptions:
 
         kind = get_pattern(pattern)
         self.check_lengths(pattern)
-        factors, tokens = self.factors(), check_tokens(self.tokens())
+        factors, tokens = self.factors(), check_tokens(self.tokens(pattern=pattern))
         if (own := self.mask_heads or heads) is not None:
             factors["heads"] = own
         if self.seqlen_k is None:
@@ -150,13 +158,14 @@ def _documents(text: str) -> list[int]:
             if length < 1:
                 raise RequestError(f"--documents: length {place} is {length}; every document has at least 1 token")
         return lengths
-    if not os.path.lexists(text):
+    from longca.masks.length_files import named_column, read_lengths
+
+    if not os.path.lexists(named_column(text)[0]):
         raise RequestError(
             f"--documents is {text!r}, and there is no such file; give lengths separated by commas, such as "
             "1000,96,3000, or the path of a file of lengths"
         )
     from longca.limits import MAX_DOCUMENTS
-    from longca.masks.length_files import read_lengths
 
     return read_lengths(text, MAX_DOCUMENTS).lengths.tolist()
 

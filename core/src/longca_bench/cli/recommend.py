@@ -10,7 +10,7 @@ import typer
 
 from longca.errors import RequestError, UnknownNameError
 from longca.limits import MAX_RANKS
-from longca_bench.cli.mask_options import MaskOptions, takes_mask
+from longca_bench.cli.mask_options import WHICH, MaskOptions, takes_mask
 from longca_bench.cli.options import AsJson, NoPlugin, open_registry, print_json
 
 __all__ = ["check_known", "parse_heads", "recommend"]
@@ -19,7 +19,7 @@ __all__ = ["check_known", "parse_heads", "recommend"]
 @takes_mask()
 def recommend(
     context: typer.Context,
-    pattern: Annotated[str, typer.Argument(help="A mask pattern, such as causal_document.")],
+    pattern: Annotated[str, typer.Argument(help=WHICH)],
     heads: Annotated[str, typer.Option(metavar="HQ:HKV", help="Query heads and KV heads, such as 64:8.")] = "32:8",
     head_dim: Annotated[int, typer.Option(help="Head dimension.")] = 128,
     dtype: Annotated[str, typer.Option(metavar="NAME", help="Data type of q, k and v.")] = "bfloat16",

@@ -38,7 +38,7 @@ _MANY_PAIRS = 100
 @takes_options(RunOptions, "options")
 def run(
     context: typer.Context,
-    suite: Annotated[str, typer.Argument(help="A suite's name, a TOML file of one, or a mask pattern.")],
+    suite: Annotated[str, typer.Argument(help="A suite's name, a TOML file of one, or a mask as show-mask takes it.")],
     described: MaskOptions = MaskOptions(),
     options: RunOptions = RunOptions(),
 ) -> None:

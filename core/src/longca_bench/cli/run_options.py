@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from longca.errors import RequestError
+from longca.errors import RequestError, UnknownNameError
 from longca.limits import MAX_GIB, MAX_SECONDS
 from longca_bench.cli.mask_options import PANEL, MaskOptions
 from longca_bench.cli.options import AsJson, NoPlugin, chosen_directions, flag
@@ -157,7 +157,7 @@ def chosen_suite(
     name: str, options: RunOptions, described: MaskOptions, selection: Selection, ranks: int | None
 ) -> tuple[Suite, Selection]:
     """The suite to measure, and its filters. A suite goes before a pattern of the same name."""
-    from longca.masks import PATTERNS
+    from longca.masks import get_pattern
     from longca_bench.suites.cases import Selection
     from longca_bench.suites.suite import builtin_suites, load_suite
 
@@ -170,11 +170,13 @@ def chosen_suite(
                 "pattern, such as causal_document, instead of the suite"
             )
         return load_suite(name), selection
-    if name not in PATTERNS:
+    try:
+        name = get_pattern(name).name
+    except UnknownNameError as error:
         raise RequestError(
-            f"unknown suite or mask pattern {name!r}. Suites: {', '.join(suites)}, or the path of a .toml file. "
-            f"Mask patterns: {', '.join(PATTERNS)}"
-        )
+            f"unknown suite or mask pattern {error.name!r}. Suites: {', '.join(suites)}, or the path of a .toml file. "
+            f"Mask patterns: {', '.join(error.known)}"
+        ) from None
     if selection.patterns:
         raise RequestError(f"--mask picks masks of a suite, and {name} is a mask pattern itself; leave out --mask")
     if ranks is None and (names := [option for option, values in selection.parallel.items() if values]):
@@ -195,7 +197,7 @@ def _suite_of_pattern(
         factors["heads"] = described.mask_heads
     return problem_suite(
         name,
-        seqlens=[described.tokens(seqlen) for seqlen in selection.seqlens or (None,)],
+        seqlens=[described.tokens(seqlen, name) for seqlen in selection.seqlens or (None,)],
         factors=factors,
         heads=selection.heads,
         head_dims=options.head_dim,

@@ -12,7 +12,7 @@ import typer
 
 from longca.errors import RequestError, UnsupportedError
 from longca.limits import MAX_RANKS
-from longca_bench.cli.mask_options import MaskOptions, takes_mask
+from longca_bench.cli.mask_options import WHICH, MaskOptions, takes_mask
 from longca_bench.cli.options import AsJson, NoPlugin, open_registry, print_json
 from longca_bench.cli.recommend import parse_heads
 
@@ -33,7 +33,7 @@ ALL = "all"
 def show_layout(
     context: typer.Context,
     strategy: Annotated[str, typer.Argument(help="A strategy, such as ring_p2p. `longca plugins` lists them.")],
-    pattern: Annotated[str, typer.Option("--mask", help="A mask pattern, such as causal_document.")] = "causal",
+    pattern: Annotated[str, typer.Option("--mask", help=WHICH)] = "causal",
     ranks: Annotated[
         int | None,
         typer.Option(help="Ranks, split evenly over the strategy's axes. (default: 4)", min=1, max=MAX_RANKS),

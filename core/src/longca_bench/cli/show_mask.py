@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from longca_bench.cli.mask_options import MaskOptions, takes_mask
+from longca_bench.cli.mask_options import WHICH, MaskOptions, takes_mask
 from longca_bench.cli.options import AsJson, print_json
 
 __all__ = ["show_mask"]
@@ -15,7 +15,7 @@ __all__ = ["show_mask"]
 
 @takes_mask("mask_heads")
 def show_mask(
-    pattern: Annotated[str, typer.Argument(help="A mask pattern, such as causal_document.")],
+    pattern: Annotated[str, typer.Argument(help=WHICH)],
     described: MaskOptions = MaskOptions(),
     heads: Annotated[
         int | None, typer.Option("--mask-heads", "--heads", help="Heads with masks of their own. (default: 1)")
@@ -32,6 +32,8 @@ def show_mask(
 
     Example: longca show-mask causal_document --seqlen 8192 --out mask.png
     """
+    from longca.masks import SliceMask
+    from longca.masks.mask_files import slices_as_json
     from longca_bench.reports.mask_picture import draw_mask
     from longca_bench.reports.mask_text import text_picture
     from longca_bench.reports.text import console, printable
@@ -41,7 +43,8 @@ def show_mask(
         draw_mask(mask, out, block=tile)
     if as_json:
         names = ("pattern", "seqlen_q", "seqlen_k", "heads", "factors", "area", "density", "digest")
-        print_json({name: getattr(mask, name) for name in names} | {"tile_efficiency": mask.tile_efficiency()})
+        about = {name: getattr(mask, name) for name in names} | {"tile_efficiency": mask.tile_efficiency()}
+        print_json(about | ({"slices": slices_as_json(mask)} if isinstance(mask, SliceMask) else {}))
         return
     side = max(8, min(64, console().width - 4))
     said = text_picture(mask, width=side, height=side // 2) if out is None else f"wrote {printable(str(out))}"

@@ -100,13 +100,13 @@ def _mask(pattern: str | None, described: MaskOptions, heads: tuple[int, int], d
     """The one mask that options describe, or the pattern."""
     lengths = {"seqlen": described.seqlen, "seqlen_k": described.seqlen_k}
     given = [*described.given, *(name for name, value in lengths.items() if value is not None)]
-    if not given:
+    from longca.masks import PATTERNS, get_pattern
+
+    if not given and (pattern is None or pattern in PATTERNS):
         return pattern
     if pattern is None:
         options = " and ".join(map(flag, given))
         raise RequestError(f"{options} describe a mask without a pattern; name it, such as --mask causal_document")
-    from longca.masks import get_pattern
-
     mask = described.mask(pattern, heads[1] if get_pattern(pattern).per_head else None)
     if mask.area > (most := _MOST_PAIRS[device.kind]):
         raise RequestError(

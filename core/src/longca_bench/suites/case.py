@@ -15,7 +15,7 @@ from typing import Any
 from longca.manifests import Device, Problem, Transport
 from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
-from longca.masks import PATTERNS, Mask, sample
+from longca.masks import Mask, get_pattern, sample
 from longca_bench.suites.meshes import MeshAxes
 
 __all__ = ["Case", "Parallel"]
@@ -87,7 +87,7 @@ class Case:
     @property
     def mask(self) -> Mask:
         """The case's mask, drawn from its seed."""
-        heads = self.heads_kv if PATTERNS[self.pattern].per_head else 1
+        heads = self.heads_kv if get_pattern(self.pattern).per_head else 1
         same = replace(self, kernel="", dtype="float32", direction=Direction.FORWARD, head_dim=1, parallel=None)
         return _mask(replace(same, heads_q=1, heads_kv=heads))
 
@@ -108,5 +108,5 @@ class Case:
 @lru_cache(maxsize=4)
 def _mask(case: Case) -> Mask:
     """Masks of block-sparse patterns differ by KV head."""
-    factors: dict[str, Any] = {"heads": case.heads_kv} if PATTERNS[case.pattern].per_head else {}
+    factors: dict[str, Any] = {"heads": case.heads_kv} if get_pattern(case.pattern).per_head else {}
     return sample(case.pattern, case.seqlen, lengths=case.lengths, seed=case.seed, **{**factors, **dict(case.factors)})

@@ -22,7 +22,7 @@ from longca.adviser import AUTO
 from longca.errors import UnsupportedError
 from longca.manifests import Device, Direction
 from longca.manifests.pairs import singles, split
-from longca.masks import PATTERNS
+from longca.masks import get_pattern
 from longca.plugins import Registry
 from longca_advice.devices import evidence_name
 from longca_advice.fit import Call
@@ -171,7 +171,7 @@ def _some(cases: Sequence[Case]) -> list[Case]:
 
 def _drawn_together(case: Case) -> Any:
     """The key of the cases that are predicted together: their mask, or nothing."""
-    if not PATTERNS[case.pattern].per_head:
+    if not get_pattern(case.pattern).per_head:
         return case
     return case.pattern, case.seqlen, case.lengths, case.seed, case.heads_kv, case.factors
 

@@ -26,7 +26,7 @@ from longca.manifests import Transport
 from longca.manifests.kernel import Name
 from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
-from longca.masks import PATTERNS
+from longca.masks import get_pattern
 
 __all__ = ["Heads", "Suite", "Sweep", "builtin_suites", "complaints", "load_suite"]
 
@@ -58,9 +58,7 @@ def _heads(text: str) -> str:
 
 
 def _pattern(name: str) -> str:
-    if name != "*" and name not in PATTERNS:
-        raise UnknownNameError("mask pattern", name, PATTERNS)
-    return name
+    return name if name == "*" else get_pattern(name).name
 
 
 def _value(value: int | float | list[int]) -> int | float | list[int]:

@@ -121,7 +121,7 @@ def test_wrong_corpora_are_refused(tmp_path: Path) -> None:
     for paths, message in [
         ([], "no corpus files"),
         ([good, tmp_path / "absent.jsonl"], r"no corpus file .*absent\.jsonl"),
-        ([tmp_path / "a.parquet"], r"a file of documents or lengths is \.jsonl, \.ndjson, \.txt, \.md"),
+        ([tmp_path / "a.docx"], r"a file of documents or lengths is \.jsonl, \.ndjson, \.txt, \.md"),
         ([empty], r"no document with text in .*empty\.jsonl \(2 empty\)"),
         ([tmp_path / "latin.txt"], r"latin\.txt: not UTF-8 text"),
     ]:
