@@ -131,7 +131,7 @@ class Progress:
         what = safe(f"{record.kernel} {mask} {record.seqlen} {record.direction}{shared}")
         self.bar.update(self._task, advance=1, description=what)
         if self._lines and record.status is not Status.UNSUPPORTED:
-            time = f" {record.median * 1e3:.3g} ms" if record.median is not None else ""
+            time = f" {record.median * 1e3:.3g} ms{'~' * bool(record.busy)}" if record.median is not None else ""
             typer.echo(f"[{self._done}/{self._total}] {what}: {record.status}{time}", err=True)
 
 
@@ -182,7 +182,7 @@ def _print_summary(
     if outcomes:
         print_advised(outcomes, as_json=False)
     measured = any(record.median is not None for record in records)
-    for sentence in (*_disturbed(records), *(winners(rows) if measured else ())):
+    for sentence in (*_waited(records), *(winners(rows) if measured else ())):
         out.print(safe(sentence), soft_wrap=True)
     out.print(f"records: {safe(path)}", soft_wrap=True)
 
@@ -203,20 +203,13 @@ def _nothing_measured(records: Sequence[Record], ab: tuple[str, str] | None) -> 
     return f"{what}: {why if records else 'no case is left for the kernels and strategies that are installed here'}"
 
 
-def _disturbed(records: Sequence[Record]) -> list[str]:
-    """How many cases waited for a quiet machine beyond the first look, and how many it disturbed all the same."""
-    seen = [(record, record.machine) for record in records if record.machine]
-    said = []
-    if waits := [each for _, each in seen if "waited" in each and (each["waited"] > 1.0 or each["measured"] > 1)]:
-        again = sum(each["measured"] > 1 for each in waits)
-        repeated = f", and {counted(again, 'case')} of them measured again" if again else ""
-        seconds = sum(each["waited"] for each in waits)
-        said.append(f"{counted(len(waits), 'case')} waited {seconds:.0f} s for a quiet machine{repeated}")
-    if busy := [(record, each["why"]) for record, each in seen if each["busy"]]:
-        first, why = busy[0]
-        case = f"{first.kernel} {first.pattern} {first.seqlen} {first.direction}"
-        count = f"{counted(len(busy), 'case')} of {len(records)}"
-        said.append(
-            f"the machine was busy in {count}, such as {case}: {why}. --wait-idle SECONDS waits for a quiet moment"
-        )
-    return said
+def _waited(records: Sequence[Record]) -> list[str]:
+    """How many cases waited for a quiet machine beyond the first look."""
+    seen = [record.machine for record in records if record.machine and "waited" in record.machine]
+    waits = [each for each in seen if each["waited"] > 1.0 or each["measured"] > 1]
+    if not waits:
+        return []
+    again = sum(each["measured"] > 1 for each in waits)
+    repeated = f", and {counted(again, 'case')} of them measured again" if again else ""
+    seconds = sum(each["waited"] for each in waits)
+    return [f"{counted(len(waits), 'case')} waited {seconds:.0f} s for a quiet machine{repeated}"]

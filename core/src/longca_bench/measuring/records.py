@@ -161,6 +161,11 @@ class Record(BaseModel):
     finished: str
     previous: str | None = None
 
+    @property
+    def busy(self) -> str:
+        """Why the machine was busy while the case was timed. Empty if it was quiet."""
+        return (self.machine["why"] or "busy") if self.machine and self.machine["busy"] else ""
+
     @model_validator(mode="after")
     def _consistent(self) -> Record:
         self._check_times()

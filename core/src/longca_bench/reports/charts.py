@@ -1,6 +1,7 @@
 """Charts as Vega-Lite, by altair: throughput, memory and performance profiles.
 
-The HTML page draws them from its own records. `draw_charts` writes throughput and memory as .png files.
+The HTML page draws them from its own records. `draw_charts` writes throughput and memory as .png files. A line connects
+the cases of one kernel and run over lengths. A time of a busy machine is a hollow point.
 """
 
 from __future__ import annotations
@@ -52,12 +53,13 @@ def units(rows: Rows) -> tuple[tuple[str, float], tuple[str, float]]:
 def chart_frame(rows: Rows) -> DataFrame:
     """The fields that charts are drawn from, one row for each record. `slow` and `fast` are ends of an interval."""
     (_, by), (_, size) = units(rows)
-    names = ("who", "mask", "run", "run_number", "seqlen", "direction", "device", "status", "median")
+    names = ("who", "mask", "run", "run_number", "seqlen", "direction", "device", "status", "median", "busy")
     ranks = rows["world_size"].astype("float64").fillna(1)
     flops = rows["flops"].astype("float64") / 1e9 / ranks
     lengths = ", lengths from " + rows["lengths"]
     frame = rows.frame(names).assign(
         mask=rows["mask"] + lengths.where(rows["lengths"] != "auto", ""),
+        shape=rows["heads"] + " heads of " + rows["head_dim"].astype(str) + ", " + rows["dtype"],
         device=rows["device"].where(ranks == 1, ranks.astype(int).astype(str) + " × " + rows["device"]),
         speed=rows["tflops"] * by,
         slow=by * flops / rows["high_ms"],
@@ -79,25 +81,31 @@ def chart_specs(names: Sequence[str], speed_unit: str, memory: str, *, legend: b
     """
     alt = altair()
     key = alt.Legend(title=None, orient="bottom", columns=4, labelLimit=300) if legend else None
-    looks = (
+    colours, shapes = (
         alt.Scale(domain=list(names), range=[some[place % len(some)] for place in range(len(names))])
         for some in (_COLOURS, _SHAPES)
     )
-    colour, shape = (
-        kind("who:N", scale=scale, legend=key) for kind, scale in zip((alt.Color, alt.Shape), looks, strict=True)
-    )
     axis = alt.Axis(title="tokens", labelExpr=_TOKENS, grid=False, labelOverlap="greedy", tickCount=6)
     lengths = alt.X("seqlen:Q", scale=alt.Scale(type="log", base=2, nice=False, padding=12), axis=axis)
-    from_zero = {"title": speed_unit, "scale": alt.Scale(domainMin=0)}
     bare = alt.Chart(alt.NamedData("records"))
-    base, tip = bare.encode(color=colour, tooltip="tip:N"), {"filled": True, "size": 40, "opacity": 1}
-    speed = alt.Y("speed:Q", **from_zero)
-    lines = base.mark_line(strokeWidth=1.5).encode(x=lengths, y=speed, strokeDash=alt.StrokeDash("run:N", legend=None))
+    base = bare.encode(color=alt.Color("who:N", scale=colours, legend=key), tooltip="tip:N")
+    points = base.mark_point(opacity=1, strokeWidth=1.2).encode(
+        shape=alt.Shape("who:N", scale=shapes, legend=key),
+        fill=alt.Fill("who:N", scale=colours, legend=None),
+        fillOpacity=alt.condition("datum.busy", alt.value(0), alt.value(1)),
+    )
+    lines = base.mark_line(strokeWidth=1.5).encode(x=lengths, detail=["run_number:N", "shape:N"])
     whiskers = base.mark_rule().encode(x=lengths, y="slow:Q", y2="fast:Q")
-    points = base.mark_point(**tip).encode(x=lengths, y=speed, shape=shape)
-    over_lengths = alt.layer(lines, whiskers, points).properties(width=270, height=180)
-    at_one_length = base.mark_point(**{**tip, "size": 60}).encode(
-        x=alt.X("speed:Q", **from_zero), y=alt.Y("mask:N", sort=None, title=None), shape=shape
+
+    def over_lengths(field: str, title: str, *more: Any) -> Any:
+        """A panel for each mask. Lines go through the medians of draws."""
+        height = alt.Y(f"{field}:Q", title=title, scale=alt.Scale(domainMin=0))
+        through = lines.encode(y=alt.Y(f"median({field}):Q", title=title))
+        layers = alt.layer(through, *more, points.encode(x=lengths, y=height)).properties(width=270, height=180)
+        return layers.facet(facet=alt.Facet("mask:N", title=None, sort=None), columns=4)
+
+    at_one_length = points.encode(
+        x=alt.X("speed:Q", title=speed_unit, scale=alt.Scale(domainMin=0)), y=alt.Y("mask:N", sort=None, title=None)
     )
     best = base.transform_joinaggregate(best="min(median)", groupby=["problem"])
     best = best.transform_joinaggregate(asked="count()", groupby=["who"])
@@ -108,19 +116,16 @@ def chart_specs(names: Sequence[str], speed_unit: str, memory: str, *, legend: b
         x=alt.X("factor:Q", title="time over the fastest", scale=alt.Scale(type="log", domain=[1, 4], nice=False)),
         y=alt.Y("share:Q", title="share of problems", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%")),
     )
-    peak = alt.Y("max(peak):Q", title=f"highest peak, {memory}", scale=alt.Scale(domainMin=0))
-    peaks = base.encode(x=lengths, y=peak, tooltip=["who:N", "seqlen:Q", "max(peak):Q"])
-    over_peaks = alt.layer(peaks.mark_line(), peaks.mark_point(**tip).encode(shape=shape))
     samples = bare.mark_point(filled=True, size=30, color=_COLOURS[0]).encode(
         x=alt.X("call:Q", axis=alt.Axis(format="d", tickMinStep=1)),
         y=alt.Y("ms:Q", scale=alt.Scale(zero=False)),
         tooltip=["call:Q", "ms:Q"],
     )
     made = {
-        "lengths": over_lengths.facet(facet=alt.Facet("mask:N", title=None, sort=None), columns=4),
+        "lengths": over_lengths("speed", speed_unit, whiskers),
         "masks": at_one_length.properties(width=400),
         "profile": profile.properties(width=400, height=220),
-        "memory": over_peaks.properties(width=400, height=180),
+        "memory": over_lengths("peak", f"peak, {memory}"),
         "samples": samples.properties(width=400, height=130),
     }
     return {name: chart.to_dict() for name, chart in made.items()}

@@ -43,7 +43,7 @@ def page_of(rows: Rows) -> str:
     suites = rows.frame(("suite", "suite_version", "suite_digest")).drop_duplicates().itertuples(index=False)
     title = ", ".join(f"{name} {version} ({digest})" for name, version, digest in suites)
     parts = [f"# {escaped(title)}", f"{escaped(status_counts(rows['status']))}."]
-    parts += map(escaped, (*complaints(rows.runs), *rows.unreached()))
+    parts += map(escaped, (*complaints(rows.runs), *rows.disturbed(), *rows.unreached()))
     for name in (*SUMMARY, "environment"):
         found = tables(name, rows)
         if found or name == "environment":

@@ -21,6 +21,7 @@ from longca.errors import UnknownNameError
 from longca.plain_text import printable
 from longca_bench.reports.columns import COLUMNS, Column, largest_error
 from longca_bench.reports.runs import Run, flatten, no_records, read_run, runs_in
+from longca_bench.reports.words import counted
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -143,6 +144,21 @@ class Rows:
                 )
         return found
 
+    def disturbed(self) -> list[str]:
+        """A sentence on the times that a busy machine disturbed, if there are any."""
+        timed = self.where(lambda rows: rows["median"].notna())
+        busy = timed.frame(("kernel", "pattern", "seqlen", "direction", "busy"))[timed["busy"] != ""]
+        if busy.empty:
+            return []
+        *case, why = busy.astype(str).iloc[0]
+        count = f"{counted(len(busy), 'case')} of {len(timed)}"
+        return [
+            printable(
+                f"the machine was busy in {count}, such as {' '.join(case)}: {why}. Their times have the mark ~ and "
+                "name no winner. `longca run --wait-idle SECONDS` waits for a quiet moment"
+            )
+        ]
+
     def records(self) -> Iterator[Record]:
         """The records behind the rows, in their order."""
         from longca_bench.measuring.records import records_of
@@ -171,7 +187,7 @@ class Rows:
                 figures = [np.quantile(each, shares) if len(each) else nothing for each in column]
                 flat |= {quantile: [each[place] for each in figures] for place, quantile in enumerate(_QUANTILES)}
             flat[name] = _plain(column)
-        return DataFrame(flat)
+        return DataFrame({**flat, "busy": self["busy"].to_numpy()})
 
     def _like(self, columns: dict[str, Series], index: Any = None) -> Rows:
         rows = Rows(columns, self.runs, self.index if index is None else index)
@@ -197,7 +213,7 @@ def _line(record: Record, number: int) -> tuple[Any, ...]:
         if name not in _LEFT_OUT and name != "samples"
     ]
     errors = largest_error(record.findings), largest_error(record.alone_findings)
-    return (*values, np.array(record.samples), *errors, number)
+    return (*values, np.array(record.samples), *errors, record.busy, number)
 
 
 def _columns(lines: Iterable[tuple[Any, ...]]) -> dict[str, Series]:
@@ -206,7 +222,8 @@ def _columns(lines: Iterable[tuple[Any, ...]]) -> dict[str, Series]:
 
     fields = {name: str(about.annotation) for name, about in Record.model_fields.items() if name not in _LEFT_OUT}
     types = {name: _dtype(kind) for name, kind in fields.items() if name != "samples"}
-    types |= {"samples": "object", "error": "float64", "alone_error": "float64", "run_number": "int64"}
+    types |= {"samples": "object", "error": "float64", "alone_error": "float64", "busy": "object"}
+    types |= {"run_number": "int64"}
     values = list(zip(*lines, strict=True)) or [()] * len(types)
     return {name: _series(list(some), dtype) for (name, dtype), some in zip(types.items(), values, strict=True)}
 

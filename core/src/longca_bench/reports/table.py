@@ -27,13 +27,14 @@ class Mark(Enum):
 class Cell:
     """One cell: the text for people, and the value for CSV and Parquet, or None such as for a failure.
 
-    `brief` is a shorter text for narrow terminals, or empty.
+    `brief` is a shorter text for narrow terminals, or empty. `busy` says that a busy machine disturbed its time.
     """
 
     text: str
     value: Any = None
     mark: Mark = Mark.NONE
     brief: str = ""
+    busy: bool = False
 
     @property
     def plain(self) -> Any:
@@ -92,16 +93,28 @@ class Table:
             for place, text in enumerate(texts)
         ]
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a busy machine disturbed a time."""
+        return any(cell.busy for row in self.rows for cell in row)
+
     def as_json(self) -> dict[str, Any]:
-        """The table as plain data."""
+        """The table as plain data. If the machine was busy, `busy` has the heads of the times that it disturbed."""
         rows = [dict(zip(self.names, (cell.plain for cell in row), strict=True)) for row in self.rows]
+        if self.is_busy:
+            rows = [{**line, "busy": self._busy(row)} for line, row in zip(rows, self.rows, strict=True)]
         return {"title": self.title, "rows": rows, "notes": list(self.notes)}
+
+    def _busy(self, row: Sequence[Cell]) -> str:
+        return ", ".join(name for name, cell in zip(self.names, row, strict=True) if cell.busy)
 
     def frame(self) -> DataFrame:
         """The values as a data frame. A title is its first column."""
         from pandas import DataFrame
 
         found = DataFrame([[cell.plain for cell in row] for row in self.rows], columns=self.names)
+        if self.is_busy:
+            found["busy"] = [self._busy(row) for row in self.rows]
         if self.title:
             found.insert(0, "table", self.title)
         return found

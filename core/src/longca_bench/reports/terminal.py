@@ -44,7 +44,7 @@ def print_summary(console: Console, rows: Rows) -> None:
     console.print(safe(status_counts(here["status"])))
     if here is not rows and len(others):
         console.print(safe(elsewhere_text(len(others), others["kernel"].unique())), soft_wrap=True)
-    for sentence in rows.unreached():
+    for sentence in (*rows.disturbed(), *rows.unreached()):
         console.print(safe(sentence), soft_wrap=True)
 
 

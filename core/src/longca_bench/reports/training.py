@@ -28,10 +28,10 @@ COMBINED = "*"
 def training_times(rows: Rows) -> DataFrame:
     """Seconds and TFLOP/s of a forward and a backward together, on one device.
 
-    The columns are those of `PROBLEM`, `kernel`, `is_pair`, `combined`, `seconds` and `tflops`. A pair that failed, or
-    whose kernels have no manifest here, is not combined.
+    The columns are those of `PROBLEM`, `kernel`, `is_pair`, `combined`, `seconds`, `tflops` and `busy`. A pair that
+    failed, or whose kernels have no manifest here, is not combined.
     """
-    about = [*PROBLEM, "kernel", "direction", "status", "form", "median", "flops"]
+    about = [*PROBLEM, "kernel", "direction", "status", "form", "median", "flops", "busy"]
     known = rows.where(strategy=None).frame(about)
     known["paired"] = known["kernel"].map(lambda kernel: "+" in kernel).astype(bool)
     tried = set(known.loc[known["paired"], [*PROBLEM, "kernel"]].itertuples(index=False, name=None))
@@ -55,15 +55,19 @@ def training_times(rows: Rows) -> DataFrame:
     ]  # fmt: skip
     both["seconds"] = both["median"] + both["median_b"]
     both["tflops"] = (both["flops"] + both["flops_b"]) / both["seconds"] / 1e12
-    return both.loc[whole, [*PROBLEM, "kernel", "is_pair", "combined", "seconds", "tflops"]]
+    both["busy"] = (both["busy"] != "") | (both["busy_b"] != "")
+    return both.loc[whole, [*PROBLEM, "kernel", "is_pair", "combined", "seconds", "tflops", "busy"]]
 
 
 def fastest(rows: Rows) -> DataFrame:
     """The fastest single kernel and the fastest pair of each problem in training: their names and TFLOP/s.
 
+    A problem with one choice has none, and neither has one with a time of a busy machine.
     `pair_gain` is the throughput of the pair over that of the single kernel, less 1.
     """
-    ranked = training_times(rows).sort_values("seconds", kind="stable").drop_duplicates([*PROBLEM, "is_pair"])
+    known = training_times(rows)
+    known = known[known.duplicated(PROBLEM, keep=False) & ~known.groupby(PROBLEM)["busy"].transform("any").astype(bool)]
+    ranked = known.sort_values("seconds", kind="stable").drop_duplicates([*PROBLEM, "is_pair"])
     ranked["kernel"] += ranked["combined"].map({True: COMBINED, False: ""}).astype(object)
     sides = [
         ranked.loc[ranked["is_pair"] == is_pair, [*PROBLEM, "kernel", "tflops"]].rename(

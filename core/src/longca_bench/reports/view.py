@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from longca_bench.reports.columns import Column, column
 from longca_bench.reports.table import Cell, Head, Mark, Table
+from longca_bench.reports.winners import best_of
 from longca_bench.reports.words import times, word
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Value", "View", "tables_of"]
 
+#: The columns of one draw of a mask in one run.
+DRAW = ("run_number", "mask_digest", "seed")
 #: A cell: the number of its line and that of its column.
 Place = tuple[int, int]
 
@@ -61,10 +64,11 @@ class View:
         beside: Figures of a whole line, before those of `values`.
         where: Conditions of `Rows.where` by column, or one function of rows under the key `condition`.
         sort: The columns that lines, tables and spread columns are sorted by. Empty for the order of measuring.
-        best: Whether the highest or the lowest of the first figure is marked. None marks none.
+        best: Whether the highest or the lowest of the first figure is marked, as `winners.best_of` finds it. None marks
+            none.
         among: The cells that the best one competes with: its row, or its column, which is the table without `across`.
         counts: The statuses of the rows that figures are made of. Empty for all rows. The first figure of a `suspect`
-            row has a question mark.
+            row has a question mark, and that of a busy machine a tilde.
         failures: Whether spread columns and lines are shown where nothing was measured and something failed.
         winner: Whether the last column names the best of a row, and those whose intervals overlap with its own.
         mean: Whether the last line has the geometric mean of each column, with the number of its lines.
@@ -118,6 +122,7 @@ class _Grid:
         self.view = view
         frame = rows.frame(view.columns)
         frame["_status"], frame["_place"] = rows["status"], range(len(frame))
+        frame["_draw"], frame["_busy"] = _numbers(rows.frame(DRAW), DRAW), rows["busy"] != ""
         frame = frame.sort_values(list(view.sort), kind="stable") if view.sort else frame
         frame["_table"] = _numbers(frame, view.tables)
         frame["_line"] = _numbers(frame, (*view.tables, *view.keys))
@@ -137,6 +142,8 @@ class _Grid:
         self.measured, self.asked = counted.size().to_dict(), frame.groupby(at).size().to_dict()
         others = frame[~is_ok] if view.counts else frame[:0]
         self.statuses = others.groupby(at, sort=False)["_status"].unique().to_dict()
+        busy = counts & frame["_busy"] & (bool(view.counts) and view.values[0].column != "peak_gib")
+        self.busy = set(frame.loc[busy, at].itertuples(index=False, name=None))
         self.best = self._best(frame[is_ok])
         self.fastest = self._fastest(frame[is_ok]) if view.winner else {}
 
@@ -144,16 +151,14 @@ class _Grid:
         """The cells with the best first figure, where several were measured."""
         if self.view.best is None or sure.empty:
             return set()
-        value = self.view.values[0]
-        keys = ["_table", "_line", "_column"]
-        first = sure.groupby(keys)[value.column].agg(value.reduce).dropna().reset_index()
-        groups = first.groupby(["_line"] if self.view.among == "row" else ["_table", "_column"])[value.column]
-        best = first[value.column] == groups.transform("max" if self.view.best == "most" else "min")
-        chosen = first[best & (groups.transform("count") > 1)]
-        return set(chosen[["_line", "_column"]].itertuples(index=False, name=None))
+        group, rival = (["_line"], "_column") if self.view.among == "row" else (["_table", "_column"], "_line")
+        group += ["run_number"] * ("run_number" in self.view.keys)
+        found = best_of(sure, group, rival, self.view.values[0].column, most=self.view.best == "most")
+        return set(found[["_line", "_column"]].itertuples(index=False, name=None))
 
     def _fastest(self, sure: DataFrame) -> dict[int, list[int]]:
-        """For each line the column with the least time, and the columns whose intervals overlap with its own."""
+        """For each line with a best cell its column, and the columns whose intervals overlap with its own."""
+        sure = sure[sure["_line"].isin({line for line, _ in self.best})]
         found = sure.groupby(["_line", "_column"])[["ms", "low_ms", "high_ms"]].median()
         found = found.dropna(subset=["ms"]).reset_index().sort_values(["_line", "ms"], kind="stable")
         reach = found.groupby("_line")["high_ms"].transform("first")
@@ -221,7 +226,7 @@ class _Grid:
             made = _cell(found.get(place), value.text)
             if number == 0:
                 mark = Mark.BEST if place in self.best else Mark.NONE
-                made = replace(made, text=made.text + self._doubt(place), mark=mark)
+                made = replace(made, text=made.text + self._doubt(place), mark=mark, busy=place in self.busy)
             yield made
 
     def _spread_cells(self, line: int, names: Mapping[int, str]) -> Iterator[Cell]:
@@ -237,12 +242,13 @@ class _Grid:
             texts[0] += self._doubt(place)
             share = f" ({count} of {self.asked[place]})" if count < self.asked[place] else ""
             mark = Mark.BEST if place in self.best else Mark.NONE
-            yield Cell(" / ".join(texts) + share, _plain(found[0]), mark, texts[0] + share if len(texts) > 1 else "")
+            brief = texts[0] + share if len(texts) > 1 else ""
+            yield Cell(" / ".join(texts) + share, _plain(found[0]), mark, brief, place in self.busy)
         if self.view.winner:
             yield Cell(" = ".join(names[number] for number in self.fastest.get(line, ())))
 
     def _doubt(self, place: Place) -> str:
-        return "?" if "suspect" in self.statuses.get(place, ()) else ""
+        return "?" * ("suspect" in self.statuses.get(place, ())) + "~" * (place in self.busy)
 
     def _status(self, place: Place) -> Cell:
         statuses = self.statuses.get(place, ())
@@ -297,5 +303,6 @@ def _with_mean(made: Table) -> Table:
     cells = [f"geometric mean ({made.heads[0].text}s)"]
     for _, *column_cells in list(zip(made.heads, *made.rows, strict=True))[1:]:
         found = [cell.value for cell in column_cells if cell.value]
-        cells.append(f"{times(geometric_mean(found))} ({len(found)})" if found else "")
+        busy = "~" * any(cell.busy for cell in column_cells)
+        cells.append(f"{times(geometric_mean(found))}{busy} ({len(found)})" if found else "")
     return made.with_row(cells)

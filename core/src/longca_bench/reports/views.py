@@ -12,7 +12,8 @@ from longca_bench.reports.columns import BASELINE
 from longca_bench.reports.runs import flatten
 from longca_bench.reports.table import Cell, Head, Table, table
 from longca_bench.reports.training import COMBINED, PROBLEM
-from longca_bench.reports.view import Value, View, tables_of
+from longca_bench.reports.view import DRAW, Value, View, tables_of
+from longca_bench.reports.winners import best_of
 from longca_bench.reports.words import three_digits, throughput_unit, times, tokens
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ RESULTS = View(
     title="{direction}",
     rows=("mask", "seqlen"),
     varying=("heads", "head_dim", "dtype", "seed", "run"),
-    apart=("mask_digest",),
+    apart=("mask_digest", "run_number"),
     beside=_firsts("density", "tile_efficiency"),
     across=("kernel",),
     values=(Value("ms"), Value("tflops")),
@@ -269,29 +270,33 @@ def measured_pairs(rows: Rows) -> list[Table]:
 def fastest_strategies(rows: Rows) -> list[Table]:
     """The fastest strategy for each mask in training, its share of one GPU alone, and the next strategy.
 
-    A strategy that was not measured in every direction of the records is left out, and so is a strategy of heads and
-    rings without a ring, which is Ulysses under another name.
+    It is the fastest of those that the same runs measured on the same draws. A strategy that was not measured in every
+    direction of the records is left out, and so is a strategy of heads and rings without a ring, which is Ulysses under
+    another name.
     """
     problem = ["kernel", "world_size", "heads", "seqlen", "pattern_place", "mask", "head_dim", "dtype"]
-    way = ["strategy", "way", "final_placement"]
-    frame = rows.where(**_RANKS).frame((*problem, *way, "mesh", "direction", "median", "alone_seconds", "of_alone"))
-    frame = frame[~frame["mesh"].str.fullmatch(r"(\w+=1,)+\w+=\d+")]
-    # Runs at other times have other speeds. Each time counts as a share of one GPU alone in the same run.
-    frame["alone"] = frame.groupby([*problem, "direction"])["alone_seconds"].transform("median")
-    frame["seconds"] = (frame["alone"] / frame["of_alone"]).fillna(frame["median"])
-    each = frame.groupby([*problem, *way, "direction"], sort=False)[["seconds", "alone"]].median()
-    both = each.groupby([*problem, *way], sort=False).agg(lambda values: values.sum(skipna=False))
-    count = each.groupby([*problem, *way], sort=False).size()
-    both = both[count == count.max()].reset_index().sort_values([*problem, "seconds"], kind="stable")
+    way, case = ["strategy", "way", "final_placement"], [*DRAW, "direction"]
+    frame = rows.where(**_RANKS).frame((*problem, *way, *case, "mesh", "median", "alone_seconds", "busy"))
+    frame = frame[~frame["mesh"].str.fullmatch(r"(\w+=1,)+\w+=\d+")].assign(_busy=frame["busy"] != "")
+    frame["directions"] = 1
+    about = {"median": "median", "alone_seconds": "median", "_busy": "max", "directions": "max"}
+    each = frame.groupby([*problem, *way, *case], as_index=False).agg(about)
+    both = each.groupby([*problem, *way, *DRAW], as_index=False).agg(dict.fromkeys(about, "sum"))
+    both = both[both["directions"] == both["directions"].max()].astype({"_busy": bool})
+    both["_draw"], both["_way"] = both.groupby(list(DRAW)).ngroup(), both.groupby(way).ngroup()
     lines = []
-    for _, found in both.groupby(problem, sort=False):
-        first, others = found.iloc[0], found[found["strategy"] != found["strategy"].iloc[0]]
-        share = float(first["alone"] / first["seconds"])
-        about = (first["mask"], first["kernel"], str(first["world_size"]), tokens(first["seqlen"]))
-        line = [*about, first["way"], first["final_placement"], Cell(times(share), share) if share > 0 else "–"]
-        for _, then in others.head(1).iterrows():
-            factor = float(then["seconds"] / first["seconds"])
-            line += [then["way"], then["final_placement"], Cell(f"{factor:.2f}×", factor)]
+    for _, first in best_of(both, problem, "_way", "median").sort_values(problem).iterrows():
+        of_mask = both[(both[problem] == first[problem]).all(axis=1)]
+        own = of_mask[of_mask["_way"] == first["_way"]]
+        share = float((own["alone_seconds"] / own["median"]).median())
+        told = own.iloc[0]
+        about_it = (told["mask"], told["kernel"], str(told["world_size"]), tokens(told["seqlen"]))
+        line = [*about_it, told["way"], told["final_placement"], Cell(times(share), share) if share > 0 else "–"]
+        others = of_mask[of_mask["strategy"] != told["strategy"]].merge(own[["_draw", "median"]], on="_draw")
+        others["takes"] = others["median_x"] / others["median_y"]
+        takes = others.groupby(way, as_index=False)["takes"].median().sort_values("takes", kind="stable")
+        for _, then in takes.head(1).iterrows():
+            line += [then["way"], then["final_placement"], Cell(f"{then['takes']:.2f}×", float(then["takes"]))]
         lines.append([*line, *[""] * (10 - len(line))])
     names = ("mask", "kernel", "ranks", "tokens", "fastest", "placement", "of alone", "next", "placement", "takes")
     numbers = ("ranks", "tokens", "of alone", "takes")
@@ -332,6 +337,7 @@ VIEWS: dict[str, View | Callable[[Rows], list[Table]]] = {
     "strategy-time": STRATEGY_TIME,
     "strategy-memory": STRATEGY_MEMORY,
 }
+_BUSY = "~ marks a time of a busy machine. Such a time names no winner."
 #: The views of a report that names none.
 SUMMARY = ("results", "pairs", "strategies", "not-measured")
 
@@ -345,4 +351,5 @@ def tables(name: str, rows: Rows) -> list[Table]:
     if name not in VIEWS:
         raise UnknownNameError("view", name, VIEWS)
     maker = VIEWS[name]
-    return tables_of(maker, rows) if isinstance(maker, View) else maker(rows)
+    found = tables_of(maker, rows) if isinstance(maker, View) else maker(rows)
+    return [replace(each, notes=(*each.notes, *[_BUSY] * each.is_busy)) for each in found]

@@ -93,7 +93,7 @@ def test_halves_of_two_runs_or_draws_are_no_pair(offers):
 def test_many_pairs_share_columns(count, heads):
     rows = rows_of(calls({f"k{n}+naive": (None, 4.0) for n in range(count)}))
     text = markdown_of(tables("results", rows))
-    assert cells(text, "mask")[3:-1] == heads
+    assert [head for head in cells(text, "mask")[3:] if head != "fastest"] == heads
     assert ("+ stands before the backward" in text) == (count > 3)
 
 

@@ -40,7 +40,7 @@ def test_intervals_that_hold_1_are_a_tie():
 def test_a_kernel_with_fewer_cases_is_named_where_it_is_faster():
     (winner,) = won([*both("a", 1.0, 2.0), made("b", 0.5, direction="forward"), made("c", 9.0)])
     assert (winner.fastest, winner.others) == (("a",), {"b": 1})
-    assert str(winner).endswith("only a was measured, in 2 cases; b is the fastest in 1, and lacks others")
+    assert str(winner).endswith("only a was measured on all, in 2 cases; b is the fastest in 1, and lacks others")
 
 
 def test_a_mask_without_a_time():

@@ -32,7 +32,7 @@ __all__ = ["write_html"]
 _PROBLEM = ("run_number", "device", "direction", "mask", "shape", "seqlen", "seed", "mask_digest")
 _TEXTS = (
     "kernel", "strategy", "placement", "placed", "mesh", "mask", "shape", "direction", "device", "status",
-    "message", "advice", "form", "backend", "finished", "who", "run", "version", "suite_words",
+    "message", "advice", "form", "backend", "finished", "who", "run", "version", "suite_words", "busy",
 )  # fmt: skip
 _NUMBERS = (
     "run_number", "seqlen", "seed", "density", "tile_efficiency", "median", "speed", "slow", "fast", "low_ms",
@@ -48,6 +48,9 @@ _READING = {
     "Performance profile": "The share of problems that a kernel solves within a factor of the fastest time. A failed "
     "case is within no factor (Dolan and Moré, Mathematical Programming 91, 2002).",
     "Suspect": "The time is not believed, so the case is never ranked.",
+    "~": "The machine was busy while the case was timed. The time is shown, as a hollow point in charts, and names no "
+    "winner.",
+    "Fastest": "One is named the fastest only among those that one run measured on the same draws of a mask.",
 }
 
 
@@ -84,7 +87,7 @@ def _page(rows: Rows) -> str:
     return environment.get_template("page.html").render(
         title=f"Attention benchmark: {', '.join(names[:3])}{' and more' if len(names) > 3 else ''}",
         about=_about(rows, frame),
-        notices=[*complaints(rows.runs), *rows.unreached()],
+        notices=[*complaints(rows.runs), *rows.disturbed(), *rows.unreached()],
         sections=list(_sections(rows, frame)),
         reading=_READING,
         policy=" ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in hashes),
@@ -118,14 +121,18 @@ def _sections(rows: Rows, frame: DataFrame) -> Iterator[dict[str, Any]]:
 def _frame(rows: Rows) -> DataFrame:
     """The columns of the page, one row for each record."""
     frame = chart_frame(rows)
-    frame["shape"] = rows["heads"] + " heads of " + rows["head_dim"].astype(str) + ", " + rows["dtype"]
     frame["version"] = rows["distribution"] + " " + rows["distribution_version"]
     frame["suite_words"] = rows["suite"] + " " + rows["suite_version"].astype(str)
     for name in (*_TEXTS, *_NUMBERS, "mask_digest", "samples"):
         frame[name] = frame[name] if name in frame else rows[name]
     if frame["run"].nunique() < frame["run_number"].nunique():  # folders of one name
         frame["run"] = frame["run_number"].map([printable(str(run.folder)) for run in rows.runs].__getitem__)
-    frame["problem"] = frame.groupby(list(_PROBLEM), sort=False, dropna=False).ngroup()
+    problems = frame.groupby(list(_PROBLEM), sort=False, dropna=False)
+    frame["problem"] = problems.ngroup()
+    quiet = problems["busy"].transform("max") == ""
+    frame["ranked"] = quiet & (problems["who"].transform("nunique") > 1)
+    times = frame["median"].where(frame["ok"]).groupby(frame["problem"])
+    frame["best"] = quiet & (times.transform("count") > 1) & (frame["median"] == times.transform("min"))
     return frame
 
 
@@ -147,7 +154,7 @@ def _data(rows: Rows, frame: DataFrame) -> dict[str, Any]:
     numbers = {name: [_short(value) for value in frame[name].astype(object)] for name in _NUMBERS}
     return {
         "texts": texts,
-        "numbers": {**numbers, "problem": frame["problem"].tolist(), "ok": frame["ok"].astype(int).tolist()},
+        "numbers": numbers | {name: frame[name].astype(int).tolist() for name in ("problem", "ok", "ranked", "best")},
         "samples": [[_short(value * 1e3) for value in each.tolist()] for each in frame["samples"]],
         "unit": unit,
         "memory": held,

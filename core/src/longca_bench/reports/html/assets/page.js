@@ -55,7 +55,7 @@
   }
 
   for (const record of RECORDS) {
-    record.time = record.median === null ? "" : `${three(record.median * 1e3)} ms`;
+    record.time = record.median === null ? "" : `${three(record.median * 1e3)} ms${record.busy && "~"}`;
     record.tip = `${record.who} on ${record.mask}, ${tokens(record.seqlen)} tokens: ${record.time}`;
   }
 
@@ -98,7 +98,7 @@
       spec.width = Math.max(120, Math.min(spec.width ?? 400, narrow - room));
     }
     const place = el("div", { role: "img", "aria-label": `${title}. The section “Every case” has the numbers.` });
-    box.append(el("figure", {}, el("figcaption", {}, title), place));
+    box.append(el("figure", {}, el("figcaption", {}, values.some((r) => r.busy) ? `${title}; hollow points: the machine was busy` : title), place));
     spec.datasets = { ...spec.datasets, records: values };
     await vegaEmbed(place, spec, { actions: false, renderer: "svg", ast: true, config: STYLE });
   }
@@ -116,10 +116,10 @@
           const lines = distinct(of, "seqlen").length > 1;
           embed(box, title, lines ? "lengths" : "masks", of.filter((r) => r.speed > 0), masks);
         } else if (kind === "profile") {
-          const solved = new Set(of.map((r) => r.problem));
+          const solved = new Set(of.filter((r) => r.ranked).map((r) => r.problem));
           embed(box, title, "profile", all.get(title).filter((r) => solved.has(r.problem)).map(timed), 1);
         } else {
-          embed(box, title, "memory", of.filter((r) => r.peak !== null), 1);
+          embed(box, title, "memory", of.filter((r) => r.peak !== null), masks);
         }
       }
       if (!box.childElementCount) box.append(el("p", { class: "quiet" }, "No case of this selection has a time."));
@@ -142,7 +142,7 @@
   }
 
   function drawKey(records) {
-    const scale = DATA.charts.memory.layer[0].encoding.color.scale;
+    const scale = DATA.charts.profile.encoding.color.scale;
     const names = new Set(distinct(records, "who"));
     const colours = new Map(scale.domain.map((name, place) => [name, scale.range[place]]));
     const items = scale.domain.filter((name) => names.has(name)).map((name) => {
@@ -171,17 +171,14 @@
   }
 
   function showMore(varying) {
-    let before = null;
     for (const record of waiting.splice(0, PAGE)) {
       const label = record.ok ? record.time : record.status;
       const interval = record.low_ms === null ? "" : `${three(record.low_ms)}–${three(record.high_ms)}`;
-      const first = record.ok && record.problem !== before;
-      before = record.problem;
       body.append(
         el("tr", {},
           [record.mask, tokens(record.seqlen), record.direction, ...varying.map((field) => record[field]), record.who].map((text) =>
             el("td", {}, el("bdi", {}, String(text)))),
-          el("td", { class: first ? "number best" : "number" }, el("button", { type: "button", onclick: () => openCase(record) }, label)),
+          el("td", { class: record.best ? "number best" : "number" }, el("button", { type: "button", onclick: () => openCase(record) }, label)),
           [interval, three(record.speed), three(record.peak), percent(record.density)].map((text) => el("td", { class: "number" }, text))));
     }
     more.hidden = !waiting.length;
@@ -216,7 +213,7 @@
         ["plan of the mask", record.mask_mib === null ? "" : `${three(record.mask_mib)} MiB`],
         ["largest error", record.error], ["placement", record.placed || record.placement], ["mesh", record.mesh],
         ["form of the mask", record.form], ["backend", record.backend], ["package", record.version],
-        ["seed", record.seed], ["suite", record.suite_words],
+        ["busy machine", record.busy], ["seed", record.seed], ["suite", record.suite_words],
         ["run", record.run], ["finished", record.finished],
       ]),
       chart,
