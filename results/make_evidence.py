@@ -1,5 +1,7 @@
 """Writes the table of evidence that comes with LongCA, from the records of H200s in this folder.
 
+The manifests of its kernels come with it, so that they are ranked where their plugins are not installed.
+
 python results/make_evidence.py            # write it
 python results/make_evidence.py --check    # compare it with what is there; exit code 1 where they differ
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tomllib
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from math import log
@@ -16,13 +19,16 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from packaging.requirements import Requirement
 
+from longca.discovery import CORE
 from longca.manifests import Layout, Problem
 from longca.manifests.step_cuts import step_problems
 from longca.plugins import registry
 from longca_advice.devices import DEVICES
-from longca_advice.evidence import Row, to_lines
+from longca_advice.evidence import Row, to_line, to_lines
 from longca_advice.from_records import PlacementChangedError, layout_of, recorded_transport, verified
+from longca_advice.known_plugins import KnownPlugin
 from longca_advice.network import Network, Topology, fit_links, transferred
 from longca_advice.timeline import timeline
 from longca_bench.suites.suite import load_suite
@@ -31,6 +37,7 @@ _Read = tuple[Row, dict[str, Any]]
 
 RESULTS = Path(__file__).parent
 TABLE = RESULTS.parent / "core" / "src" / "longca_advice" / "evidence.jsonl"
+PLUGINS = TABLE.with_name("known_plugins.jsonl")
 
 #: Runs that no prediction is to be learnt from, each with the reason.
 LEFT_OUT = {
@@ -80,6 +87,26 @@ def rows() -> Iterator[Row]:
     outdated = {row.case for row, record in found if computes_otherwise(record)}
     # Such a call says how long its transfers take, and not how long a call by this placement takes today.
     yield from (row.model_copy(update={"placed": None}) if row.case in outdated else row for row in kept)
+
+
+def plugins() -> Iterator[str]:
+    """The distributions of this repository but the core, as lines of their file."""
+    for file in sorted([*RESULTS.parent.glob("*/pyproject.toml"), *RESULTS.parent.glob("plugins/*/pyproject.toml")]):
+        project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+        name, needs = project["name"], [Requirement(text).name for text in project["dependencies"]]
+        found = next((plugin for plugin in registry().plugins if plugin.distribution == name), None)
+        if name == CORE:
+            continue
+        kernels = [registry().manifest(kernel) for kernel in (found.kernels if found else ())]
+        about = KnownPlugin(
+            distribution=name,
+            name=found.name if found else "",
+            folder=file.parent.relative_to(RESULTS.parent).as_posix(),
+            needs=tuple(need for need in needs if need.startswith("longca-") and need != CORE),
+            kernels=tuple(one.model_copy(update={"workspace": None, "plan_bytes": None}) for one in kernels),
+            strategies=tuple(found.strategies if found else ()),
+        )
+        yield to_line(about)
 
 
 def with_observed(found: Iterable[_Read]) -> Iterator[Row]:
@@ -227,13 +254,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare, and write nothing")
     check = parser.parse_args().check
-    text = "".join(line + "\n" for line in to_lines(rows()))
+    texts = {PLUGINS: "".join(line + "\n" for line in plugins())}
+    texts[TABLE] = "".join(line + "\n" for line in to_lines(rows()))
     if not check:
-        TABLE.write_text(text, encoding="utf-8")
-        sys.stdout.write(f"{len(text.splitlines())} lines, {len(text) / 1e3:.0f} kB\n")
+        for path, text in texts.items():
+            path.write_text(text, encoding="utf-8")
+            sys.stdout.write(f"{path.name}: {len(text.splitlines())} lines, {len(text) / 1e3:.0f} kB\n")
         return 0
-    same = TABLE.read_text(encoding="utf-8") == text
-    sys.stdout.write("the table is as the records say\n" if same else "the table differs; write it again\n")
+    same = all(path.read_text(encoding="utf-8") == text for path, text in texts.items())
+    sys.stdout.write("the tables are as the records say\n" if same else "a table differs; write them again\n")
     return 0 if same else 1
 
 

@@ -36,6 +36,11 @@ def test_the_table_is_what_the_records_say():
     assert list(map(to_digits, made)) == list(map(to_digits, there))
 
 
+def test_the_manifests_of_its_kernels_come_with_it():
+    make = script("results/make_evidence")
+    assert list(make.plugins()) == make.PLUGINS.read_text(encoding="utf-8").splitlines()
+
+
 def to_digits(line):
     """A row whose numbers have twelve digits. Processors differ in the last one of a logarithm."""
     return json.loads(line, parse_float=lambda text: float(f"{float(text):.12g}"))

@@ -31,6 +31,7 @@ class Choice:
         reason: The reason, in sentences.
         level: The level to log it at: WARNING if the prediction extrapolates or nothing fits, or else INFO.
         wrong: The errors in this machine's history, in sentences.
+        better: A faster kernel that is not installed, and a sentence on it. None without one.
     """
 
     kernel: str
@@ -38,6 +39,7 @@ class Choice:
     reason: str
     level: int = logging.INFO
     wrong: tuple[str, ...] = ()
+    better: tuple[str, str] | None = None
 
     @property
     def announcement(self) -> str:
@@ -60,9 +62,11 @@ def adviser() -> Any:
 
 
 def log(choice: Choice) -> None:
-    """Logs a choice and its reason, once for several alike. Logs errors in the history once, too."""
+    """Logs a choice and its reason, once for several alike. Logs errors in the history once, and a better kernel."""
     for text in choice.wrong:
         _say(text, logging.WARNING, text)
+    if choice.better is not None:
+        _say(choice.better[0], logging.WARNING, choice.better[1])
     _say(choice.subject, choice.level, choice.announcement)
 
 

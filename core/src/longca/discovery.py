@@ -39,6 +39,7 @@ class PluginInfo:
         kernels: Names of its kernels.
         strategies: Names of its strategies.
         off: The reason why it is switched off. Empty if it is on.
+        installed: Whether it is installed. Of other plugins the manifests alone are known.
         problems: Its problems. A manifest with a problem is left out.
         warnings: Its warnings. They leave nothing out.
     """
@@ -50,6 +51,7 @@ class PluginInfo:
     kernels: list[str] = field(default_factory=list)
     strategies: list[str] = field(default_factory=list)
     off: str = ""
+    installed: bool = True
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -65,6 +67,11 @@ class PluginInfo:
     def is_core(self) -> bool:
         """Whether this is the core's own plugin."""
         return canonicalize_name(self.distribution) == CORE
+
+    @property
+    def order(self) -> tuple[bool, str, str]:
+        """The place among plugins: the core first, then by distribution name."""
+        return not self.is_core, canonicalize_name(self.distribution), self.name
 
     @property
     def can_veto(self) -> bool:
@@ -153,7 +160,7 @@ def load_plugins(disabled: frozenset[str] = frozenset()) -> list[tuple[PluginInf
         RequestError: The name is the core's, which cannot be switched off.
     """
     points = [(_unloaded(point), point) for point in entry_points(group=GROUP)]
-    points.sort(key=lambda pair: (not pair[0].is_core, canonicalize_name(pair[0].distribution), pair[0].name))
+    points.sort(key=lambda pair: pair[0].order)
     _switch_off([plugin for plugin, _ in points], disabled)
     with redirect_stdout(sys.stderr):  # a listing's JSON stays valid
         return [(plugin, [] if plugin.off else plugin.load(point)) for plugin, point in points]

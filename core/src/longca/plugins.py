@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from copy import copy
 from functools import cache, partial
 from importlib import import_module
 from math import prod
@@ -30,6 +31,7 @@ from longca.manifests import (
     Verdict,
     missing,
 )
+from longca.manifests.installs import install_line
 from longca.manifests.pairs import HALVES, asked_of_halves, join, pair_verdict, split
 from longca.manifests.resolve import resolve_manifest, stack_offers
 from longca.manifests.schedule import Phase
@@ -71,6 +73,20 @@ class Registry:
             for manifest in manifests:
                 self._enter(plugin, manifest)
         self.plugins = tuple(plugin for plugin, _ in found)
+
+    def extended(self, known: Iterable[tuple[PluginInfo, Iterable[Manifest]]]) -> Registry:
+        """A copy that also has the manifests of plugins that are not installed. Names that are taken stay as they are.
+
+        Kernels are in the order that they have where all plugins are installed.
+        """
+        made = copy(self)
+        made.kernels, made.strategies, made._owners = dict(self.kernels), dict(self.strategies), dict(self._owners)
+        for plugin, manifests in known:
+            made.plugins = (*made.plugins, plugin)
+            for manifest in manifests:
+                made._enter(plugin, manifest)
+        made.kernels = dict(sorted(made.kernels.items(), key=lambda item: made.provider(item[0]).order))
+        return made
 
     def _enter(self, plugin: PluginInfo, manifest: Manifest) -> None:
         """Enters a manifest if its name is free. Else this is a problem of its plugin."""
@@ -338,7 +354,8 @@ def _explain(manifest: Manifest, import_string: str, distribution: str, error: B
     if isinstance(error, ImportError):
         for requirement in manifest.requires:
             if missing(requirement):
-                return MissingPackageError(requirement, manifest.name, manifest.install)
+                stated = manifest.install or f"pip install '{requirement}'"
+                return MissingPackageError(requirement, manifest.name, install_line(stated))
     return PluginError(
         f"{manifest.name} of plugin {distribution} cannot be loaded: {import_string} raised {describe(error)}"
     )

@@ -8,6 +8,8 @@ others. A kernel is passed over if LongCA found its installed version wrong or s
 does not fit into the device's memory is passed over, unless nothing fits. If the least time goes beyond the
 measurements, `naive` comes after all choices within its interval.
 
+One warning names a kernel that is not installed and would take at least 10 % less time.
+
 If nothing has a prediction for this GPU, the predictions for the measured GPU with the nearest compute capability
 decide, and the reason says so. Pairs count only if the compute capability is the same.
 
@@ -27,10 +29,14 @@ from longca.manifests import Problem, Verdict
 from longca.plugins import Registry
 from longca_advice.candidates import Candidate, pair_candidates, single_candidates
 from longca_advice.devices import Capacity
+from longca_advice.known_plugins import with_known
 from longca_advice.request import Request, similar_gpus, trusted, with_evidence_of
 from longca_advice.sources import sources
 
 __all__ = ["choose", "explained", "interval"]
+
+#: The largest part of the chosen kernel's time that one which is not installed may take to be named.
+_CLEARLY = 0.9
 
 
 def choose(problem: Problem, registry: Registry, verdicts: Mapping[str, Verdict] | None = None) -> Choice:
@@ -60,8 +66,25 @@ def choose(problem: Problem, registry: Registry, verdicts: Mapping[str, Verdict]
         if found:
             choice = _predicted(request, _reference_last(sorted(found, key=lambda candidate: candidate.ranked)))
             about = ". Times are those of the whole mask on one device" if sharded else ""
-            return replace(choice, reason=choice.reason + about, wrong=(*choice.wrong, *doubted))
+            better = None if sharded else _better(request, choice.kernel, found)
+            return replace(choice, reason=choice.reason + about, wrong=(*choice.wrong, *doubted), better=better)
     return replace(_first(request, verdicts or alone, valid), wrong=(*known.notes, *doubted))
+
+
+def _better(request: Request, chosen: str, valid: Sequence[Candidate]) -> tuple[str, str] | None:
+    """The fastest kernel that is not installed, and a sentence on it, if it is clearly faster than the chosen one."""
+    registry, problem = with_known(request.registry), request.problem
+    named = {candidate.kernel for candidate in valid}
+    every = replace(request, registry=registry, kernels=tuple(registry.kernels), anywhere=True)
+    verdicts = {name: every.resolve(name, problem) for name in registry.kernels if name not in named}
+    absent = [one for one in single_candidates(every, verdicts) if every.lacks({one.kernel: verdicts[one.kernel]})[1]]
+    best = min(absent, key=lambda candidate: candidate.ranked, default=None)
+    taken = next(candidate for candidate in valid if candidate.kernel == chosen)
+    if best is None or best.ranked > _CLEARLY * taken.ranked:
+        return None
+    install = " && ".join(every.lacks({best.kernel: verdicts[best.kernel]})[1])
+    said = f"{best.kernel} would take {interval(best)} where {chosen} takes {interval(taken)}, and is not installed"
+    return best.kernel, f"attention: {said}. Install it: {install}"
 
 
 def _first(request: Request, verdicts: Mapping[str, Verdict], valid: Sequence[str]) -> Choice:

@@ -118,7 +118,7 @@ class Candidate:
         """
         request, memory, each = self.request, self.memory, self.each
         unverified = request.unverified(self.kernel, self.layout)
-        installs = (request.install(name, Verdict(name)) for name in dict.fromkeys(self.kernels))
+        lacks, install = request.lacks({name: Verdict(name) for name in self.kernels})
         backward = each[1] if request.training else None
         seconds = Seconds(each[0], backward, self.seconds, *self.interval, self.intervals, self.ranked)
         return Choice(
@@ -130,7 +130,8 @@ class Candidate:
             proof=self.proof,
             call=self.call + (", allow_unverified=True)" if unverified else ")"),
             tflops=1e-12 * request.flops / self.seconds,
-            install=tuple(dict.fromkeys(command for commands in installs for command in commands)),
+            install=install,
+            lacks=lacks,
             unknown=memory.unknown,
             unverified=unverified,
         )
@@ -151,7 +152,7 @@ def rank_kernels(request: Request) -> Ranking:
     choices = tuple(candidate.choice() for candidate in ordered)
     why = f"no evidence of such a call on {request.device_name}"
     unmeasured = tuple(
-        Unmeasured(name, why, None, _installs(request, name, verdict), verdict.unverified)
+        Unmeasured(name, why, None, *_lacks(request, name, verdict), verdict.unverified)
         for name, verdict in verdicts.items()
         if verdict and name not in measured
     )
@@ -216,10 +217,10 @@ def proof_of(estimates: Sequence[Estimate]) -> Proof:
     return Proof(weakest.records, weakest.nearest, tuple(outside), tuple(versions))
 
 
-def _installs(request: Request, name: str, verdict: Verdict) -> tuple[str, ...]:
-    """The commands that install what a kernel or a pair needs and is missing here."""
-    parts = zip(split(name) or (name,), verdict.halves or (verdict,), strict=False)
-    return tuple(dict.fromkeys(command for part in parts for command in request.install(*part)))
+def _lacks(request: Request, name: str, verdict: Verdict) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The commands that install what a kernel or a pair lacks here, and what that is in words."""
+    lacks, install = request.lacks(dict(zip(split(name) or (name,), verdict.halves or (verdict,), strict=False)))
+    return install, lacks
 
 
 def _refused(request: Request, name: str, verdict: Verdict) -> Refused:

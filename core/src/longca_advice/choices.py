@@ -72,7 +72,8 @@ class Choice:
         tflops: Floating-point operations a second and rank, in 10¹².
         strategy: The context-parallel strategy. None on one device, like `placement` and `mesh`.
         mesh: Ranks along each of its axes, such as `ring=2,ulysses=4`.
-        install: Commands that install missing packages. Empty if none is missing.
+        install: Commands that install what is missing. Empty if nothing is missing, or if no command installs it here.
+        lacks: The plugins and packages that are missing here, in words.
         unknown: Parts of the memory that no manifest states. They count as 0.
         unverified: Whether nobody verified one of its kernels on the device.
     """
@@ -89,6 +90,7 @@ class Choice:
     placement: str | None = None
     mesh: str | None = None
     install: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     unverified: bool = False
 
@@ -109,25 +111,26 @@ class Choice:
         found = asdict(self)
         del found["unknown"]
         evidence = {**found.pop("proof"), "extrapolates": self.proof.extrapolates}
-        return {**found, "evidence": evidence, **_install(self.install)}
+        return {**found, "evidence": evidence, **_install(self)}
 
 
 @dataclass(frozen=True)
 class Unmeasured:
     """A kernel, a pair or a strategy that is valid, but has no evidence of its speed, with the reason.
 
-    `install` has the commands that install missing packages.
+    `install` and `lacks` are as in `Choice`.
     """
 
     kernel: str
     why: str
     strategy: str | None = None
     install: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
     unverified: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """It as plain data."""
-        return {**asdict(self), **_install(self.install)}
+        return {**asdict(self), **_install(self)}
 
 
 @dataclass(frozen=True)
@@ -198,5 +201,5 @@ class Recommendation:
         }
 
 
-def _install(commands: tuple[str, ...]) -> dict[str, Any]:
-    return {"installed": not commands, "install": " && ".join(commands) or None}
+def _install(one: Choice | Unmeasured) -> dict[str, Any]:
+    return {"installed": not one.lacks, "install": " && ".join(one.install) or None}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from longca.errors import RequestError
+from longca.errors import MissingPackageError, RequestError
 from longca.limits import MAX_RANKS, shown
 from longca.manifests import Device, Direction, Problem
 from longca.manifests.devices import current_device
@@ -18,6 +18,7 @@ from longca.plugins import Registry, registry
 from longca_advice.candidates import Ranking, rank_kernels
 from longca_advice.choices import Recommendation, Refused
 from longca_advice.devices import Capacity, evidence_name, named_device
+from longca_advice.known_plugins import absent_strategies, install_of, with_known
 from longca_advice.memory import held_bytes
 from longca_advice.network import Link
 from longca_advice.request import Request
@@ -62,7 +63,8 @@ def recommend(
         records: Folders of runs, whose verified records are added to the evidence.
         kernels: Kernels to choose from, and pairs such as `fa3+fa4`. Empty for all.
         strategies: Strategies to choose from. Empty for all.
-        plugins: The plugins that provide kernels and strategies, or None for all installed plugins.
+        plugins: The plugins that provide kernels and strategies. None for the installed plugins, and for the kernels
+            that the evidence knows without their plugins. Such choices say so.
         unseen: Whether to leave the problem's own measurements out of the evidence.
         allow_unverified: Whether to choose among offers too that are only expected to run on the device, because nobody
             verified them there. Such choices are marked.
@@ -74,6 +76,7 @@ def recommend(
         RequestError: An unknown device, memory or network, ranks below 1, a strategy for one rank, a pair without
             training, or records that cannot be read. Also evidence with impossible times. The message names the line.
         UnknownNameError: A kernel or a strategy that nobody provides.
+        MissingPackageError: The plugin of the strategies is not installed.
     """
     _check_ranks(ranks, per_node)
     known = sources(tuple(map(str, records)))
@@ -82,7 +85,7 @@ def recommend(
         each = ((row, (row.mask, row.heads_q, row.heads_kv, row.head_dim, row.ranks)) for row in known.rows)
         known = Sources(tuple(row for row, its in each if its != same), known.notes)
     where = device if isinstance(device, Device) else named_device(device, known.costs.devices)
-    provided = plugins or registry()
+    provided = plugins or with_known(registry())
     problem = Problem(
         mask=mask,
         heads_q=heads[0],
@@ -93,7 +96,10 @@ def recommend(
         direction=Direction.FORWARD,
         allow_unverified=allow_unverified,
     )
-    for name in strategies:
+    absent = absent_strategies(provided)
+    for name in strategies or (() if provided.strategies or ranks == 1 else absent):
+        if name in absent:
+            raise MissingPackageError(absent[name], f"the strategy {name}", install_of(absent[name]))
         provided.strategy(name)
     if strategies and ranks == 1:
         raise RequestError(
@@ -177,6 +183,11 @@ def _about_evidence(request: Request, found: Ranking) -> Iterable[str]:
     if request.measured is not None and found.choices:
         what = "no evidence of such calls" if request.device_name in request.costs.devices else "no evidence"
         yield f"there is {what} on {request.device_name}. The times are from evidence {request.measured_elsewhere}"
+    fitting = [choice for choice in found.choices if choice.fits is not False]
+    installed = next((choice for choice in fitting if not choice.lacks), None)
+    if installed is not None and installed is not fitting[0]:
+        more = installed.seconds.total / fitting[0].seconds.total - 1
+        yield f"of what is installed here, {installed.title} comes first and takes {more:.0%} longer"
     measured = request.costs.kernels_on(request.device_name) - set(request.registry.kernels)
     if measured and len(request.kernels) == len(request.registry.kernels):
         yield f"evidence knows kernels that no plugin provides here: {', '.join(sorted(measured))}"

@@ -6,17 +6,18 @@ and of strategies go by the same GPU, and say so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from longca.manifests import Device, Direction, Layout, Offer, Problem, Transport, Verdict, missing
+from longca.manifests import Device, Direction, Layout, Offer, Problem, Transport, Verdict
 from longca.manifests.step_cuts import StepStack
 from longca.plugins import Registry
 from longca_advice.costs import CostModel, Key
 from longca_advice.devices import Capacity, evidence_name
 from longca_advice.history import code_version
+from longca_advice.known_plugins import lacking
 from longca_advice.memory import RankMemory, rank_bytes
 from longca_advice.sources import sources
 
@@ -116,13 +117,19 @@ class Request:
         """Whether bytes fit the device, or None if its memory is unknown."""
         return None if self.capacity is None else self.capacity.fits(size)
 
-    def install(self, kernel: str, verdict: Verdict) -> tuple[str, ...]:
-        """The commands that install the packages that a kernel needs and that are missing here."""
-        manifest = self.registry.manifest(kernel)
-        offers = [offer for offer in (verdict.offer, *verdict.offers) if offer is not None]
-        needed = dict.fromkeys([*manifest.requires, *(text for offer in offers for text in offer.requires)])
-        lacking = [text for text in needed if missing(text)]
-        return tuple(dict.fromkeys(manifest.install or f"pip install '{text}'" for text in lacking))
+    def lacks(self, verdicts: Mapping[str, Verdict]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What some kernels lack here in words, and the commands that install it. Without commands no line does."""
+        words, commands = dict[str, None](), dict[str, None]()
+        for kernel, verdict in verdicts.items():
+            manifest = self.registry.manifest(kernel)
+            offers = [offer for offer in (verdict.offer, *verdict.offers) if offer is not None]
+            requires = (*manifest.requires, *(text for offer in offers for text in offer.requires))
+            lacked, install = lacking(self.registry, manifest, requires)
+            if lacked and not install:
+                return tuple(lacked), ()
+            words |= dict.fromkeys(lacked)
+            commands |= dict.fromkeys(install)
+        return tuple(words), tuple(commands)
 
     def memory(
         self, kernels: Sequence[str], layout: Layout | None = None, transport: Transport = Transport.AUTO

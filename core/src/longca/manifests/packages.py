@@ -9,6 +9,7 @@ import hashlib
 import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from importlib_metadata import PackageNotFoundError, version
@@ -16,7 +17,7 @@ from importlib_metadata import distribution as find
 from packaging.requirements import Requirement
 from packaging.version import InvalidVersion
 
-__all__ = ["alternatives", "installed_version", "missing", "sources_digest"]
+__all__ = ["alternatives", "direct_url", "installed_version", "missing", "sources_digest"]
 
 
 @cache
@@ -29,12 +30,18 @@ def installed_version(distribution: str) -> str | None:
 
 
 @cache
+def direct_url(distribution: str) -> dict[str, Any]:
+    """The place that a distribution was installed from, as PEP 610 has it. Empty if it is an index or unknown."""
+    try:
+        return dict(json.loads(find(distribution).read_text("direct_url.json") or "{}"))
+    except (PackageNotFoundError, ValueError):
+        return {}
+
+
+@cache
 def sources_digest(distribution: str) -> str:
     """16 hex digits of the sources of a distribution that is installed editable. Empty for any other one."""
-    try:
-        url = json.loads(find(distribution).read_text("direct_url.json") or "{}")
-    except (PackageNotFoundError, ValueError):
-        return ""
+    url = direct_url(distribution)
     if not url.get("dir_info", {}).get("editable"):
         return ""
     found, root = hashlib.sha256(), Path(unquote(urlsplit(url["url"]).path))

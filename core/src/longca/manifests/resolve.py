@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from longca.manifests.installs import remedy
 from longca.manifests.kernel import KernelManifest
 from longca.manifests.nearest import capabilities, nearest_reasons
 from longca.manifests.offers import Backward, Offer
@@ -93,9 +94,10 @@ def _about_others(manifest: KernelManifest, offer: Offer, problem: Problem, anyw
     yield from _about_backward(manifest.name, offer, problem)
     for requirement in () if anywhere else (*manifest.requires, *offer.requires):
         if problem_with := missing(requirement):
-            install = manifest.install or f"pip install '{requirement}'"
             needed = requirement.replace("|", "or")
-            yield Reason("package", problem_with, f"{manifest.name} needs {needed}", f"Install it: {install}")
+            yield Reason(
+                "package", problem_with, f"{manifest.name} needs {needed}", remedy(requirement, manifest.install)
+            )
 
 
 def _about_mask(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]:

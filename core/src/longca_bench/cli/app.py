@@ -20,7 +20,7 @@ from typing import Annotated, Any, TextIO, cast
 import typer
 from typer.core import TyperGroup
 
-from longca.errors import LongCAError, PluginError, RecordError, VerificationError
+from longca.errors import LongCAError, MissingPackageError, PluginError, RecordError, VerificationError
 from longca.plain_text import plain_text
 from longca_bench.cli.options import NoPlugin
 
@@ -152,7 +152,7 @@ def main() -> None:
         app()
     except LongCAError as error:
         print(f"error: {plain_text(error, 10_000)}", file=sys.stderr)  # noqa: T201 - rich would obey markup in names
-        sys.exit(1 if isinstance(error, PluginError | RecordError | VerificationError) else 2)
+        sys.exit(1 if isinstance(error, MissingPackageError | PluginError | RecordError | VerificationError) else 2)
     except KeyboardInterrupt:
         sys.exit(130)
     except OSError as error:

@@ -63,9 +63,10 @@ def recommend(
     Example: longca recommend causal --seqlen 65536 --device h200 --gpus 8
     """
     from longca.masks import get_pattern
+    from longca_advice.known_plugins import with_known
     from longca_advice.recommend import recommend as ask
 
-    shape, registry = parse_heads(heads), open_registry(context, no_plugin)
+    shape, registry = parse_heads(heads), with_known(open_registry(context, no_plugin))
     if why is not None:
         check_known(why, [*registry.kernels, *registry.strategies])
     found = ask(

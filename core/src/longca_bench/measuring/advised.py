@@ -112,16 +112,16 @@ def _chosen(found: Recommendation, problem: Sweep, most: int) -> Outcome:
     ranked = [choice for choice in fitting if any_placement or choice.placement in problem.placements]
     choices, left_out = list[MeasuredChoice](), dict[str, str]()
     for choice in ranked:
-        if choice.install:
-            left_out[choice.title] = " && ".join(choice.install)
+        if choice.lacks:
+            left_out[choice.title] = " && ".join(choice.install or choice.lacks)
         else:
             choices.append(MeasuredChoice.of_choice(choice))
         if len(choices) == most:
             break
     if not choices:
         directions = tuple(str(direction) for direction in problem.directions)
-        left_out |= {one.kernel: " && ".join(one.install) for one in found.unmeasured if one.install}
-        choices = [MeasuredChoice.of_unmeasured(one, directions) for one in found.unmeasured if not one.install][:most]
+        left_out |= {one.kernel: " && ".join(one.install or one.lacks) for one in found.unmeasured if one.lacks}
+        choices = [MeasuredChoice.of_unmeasured(one, directions) for one in found.unmeasured if not one.lacks][:most]
     if not choices and left_out:
         said = "; ".join(f"{name}: {how}" for name, how in left_out.items())
         raise RequestError(f"nothing that is recommended is installed here. Install one of them: {said}")

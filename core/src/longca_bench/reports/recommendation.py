@@ -42,7 +42,8 @@ def print_recommendation(console: Console, found: Recommendation, *, everything:
         _say_hidden(console, sum(map(len, hidden)), "refusal")
     if found.best is not None:
         console.print()
-        _say(console, *(f"    {line}" for line in (*found.best.install, *found.best.call.splitlines())))
+        commands = [" && ".join(found.best.install)] if found.best.install else []
+        _say(console, *(f"    {line}" for line in (*commands, *found.best.call.splitlines())))
 
 
 def _say(console: Console, *lines: str) -> None:
@@ -150,8 +151,9 @@ def _table(found: Recommendation, choices: Sequence[Choice]) -> Table:
 
 
 def _marked(one: Choice | Unmeasured) -> str:
-    """The kernel of a choice, with a mark if nobody verified it on the device."""
-    return f"{one.kernel}{' (unverified)' * one.unverified}"
+    """The kernel of a choice, with marks if nobody verified it on the device and if something is missing here."""
+    here = " *" if one.install else " **" if one.lacks else ""
+    return f"{one.kernel}{' (unverified)' * one.unverified}{here}"
 
 
 def _unmeasured(found: Recommendation) -> Iterator[str]:
@@ -172,6 +174,11 @@ def _notes(found: Recommendation) -> Iterator[str]:
     if any(one.unverified for one in found.choices) or any(one.unverified for one in found.unmeasured):
         advice = "Run `longca verify --unverified --kernel NAME` on such a device before you use one."
         yield f"Unverified: nobody verified these kernels on this device. {advice}"
+    ones = [*found.choices, *found.unmeasured]
+    if any(one.install for one in ones):
+        yield "* not installed here; --why NAME has the line that installs it"
+    if any(one.lacks and not one.install for one in ones):
+        yield "** not available here; --why NAME says why"
     if found.best is not None:
         for text in found.best.proof.outside:
             yield f"Outside the evidence: {text}."
@@ -207,6 +214,8 @@ def _about(found: Recommendation, name: str) -> Iterator[str]:
                 yield f"  {text}"
             if choice.unverified:
                 yield "  nobody verified it on this device"
+            if choice.lacks:
+                yield f"  {', '.join(choice.lacks)}"
             for command in choice.install:
                 yield f"  to install: {command}"
     for one in found.unmeasured:

@@ -179,7 +179,8 @@ def test_doctor_says_what_is_here_and_what_is_missing(fakes):
     assert named["Python"]["found"].startswith(sys.version.split()[0])
     assert named["torch"]["ok"] is True
     assert named["naive"]["found"] == "runs 14 of 14 masks here, 14 of them backward too"
-    assert (named["lacking"]["ok"], named["lacking"]["advice"]) == (False, "Install it: pip install 'not-there>=2'")
+    assert named["lacking"]["ok"] is False
+    assert named["lacking"]["advice"].startswith("Install it: pip install 'not-there>=2'")
     assert named["far"]["ok"] is None
     assert "pip install 'not-there>=2'" in " ".join(fakes.longca("doctor", "--no-timing").stdout.split())
 

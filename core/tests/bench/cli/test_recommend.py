@@ -17,7 +17,7 @@ LONG = ("causal", "--seqlen", "32768")
 #: What the JSON of a choice has, and of an answer.
 CHOICE = {
     "forward", "backward", "strategy", "placement", "mesh", "seconds", "tflops", "bytes_per_rank", "fits", "evidence",
-    "call", "installed", "install", "unverified",
+    "call", "installed", "install", "lacks", "unverified",
 }  # fmt: skip
 ANSWER = {"problem", "device", "ranks", "choices", "unmeasured", "refused", "notes"}
 
@@ -64,7 +64,7 @@ def test_the_json_has_exactly_what_is_promised(causal):
         assert set(refused) == {"kernel", "strategy", "reasons", "advice"}
         assert refused["reasons"]
     for one in causal["unmeasured"]:
-        assert set(one) == {"kernel", "strategy", "why", "installed", "install", "unverified"}
+        assert set(one) == {"kernel", "strategy", "why", "installed", "install", "lacks", "unverified"}
 
 
 def test_the_problem_is_said_back(answer):

@@ -81,7 +81,7 @@ def test_the_problem_is_what_is_asked_for(core, found):
 
 
 def test_the_first_that_are_installed_and_fit_are_taken(core, found):
-    missing = choice("far", 0.5, install=("pip install it",))
+    missing = choice("far", 0.5, lacks=("it",), install=("pip install it",))
     found(missing, choice("sdpa", 1.0), choice("naive", 3.0), choice("other", 9.0, fits=False))
     said = advise(one(), CPU, core, most=3)
     assert ([way.kernel for way in said.ways], said.ranked) == (["sdpa", "naive"], True)
@@ -89,7 +89,11 @@ def test_the_first_that_are_installed_and_fit_are_taken(core, found):
 
 
 def test_without_evidence_valid_kernels_keep_their_order(core, found):
-    valid = [Unmeasured("sdpa", "no evidence"), Unmeasured("far", "no", install=("pip",)), Unmeasured("naive", "no")]
+    valid = [
+        Unmeasured("sdpa", "no evidence"),
+        Unmeasured("far", "no", lacks=("it",), install=("pip",)),
+        Unmeasured("naive", "no"),
+    ]
     found(unmeasured=valid)
     said = advise(one(), CPU, core, most=3)
     assert ([way.kernel for way in said.ways], said.ranked, said.left_out) == (["sdpa", "naive"], False, {"far": "pip"})
@@ -154,7 +158,7 @@ def test_what_no_recommendation_is_made_for(core, said, message):
 
 
 def test_nothing_to_measure_says_what_to_do(core, found):
-    found(choice("far", 1.0, install=("pip install far",)))
+    found(choice("far", 1.0, lacks=("far",), install=("pip install far",)))
     with pytest.raises(RequestError, match=r"Install one of them: far: pip install far$"):
         advise(one(), CPU, core, most=3)
     found(refused=[Refused("sdpa", None, ("it is too large",))])
