@@ -145,7 +145,7 @@ def transports_of_axes(size, sizes, lacks):
         taken = []
 
         def axes(transport=transport, taken=taken):
-            # Two GPUs of an axis get a link by `auto`, and these are CPUs.
+            # GPUs of an axis get a link by `auto`, and these are CPUs.
             with mock.patch.object(links, "takes_link", lambda asked, ranks, on_gpus: takes_link(asked, ranks, True)):
                 taken.append([str(axis.transport) for axis in axes_of(mesh, names, transport)[1]])
 

@@ -175,12 +175,13 @@ def test_moves_are_those_of_records():
         ("usp", {"ring": 1, "ulysses": 2}, True, {"ulysses"}),
         ("loongtrain", {"outer": 1, "inner": 2, "heads": 1}, True, {"inner"}),
         ("ring_p2p", {"ring": 2}, False, set()),
-        ("ring_p2p", {"ring": 4}, True, set()),
-        ("usp", {"ring": 3, "ulysses": 2}, True, {"ulysses"}),
-        ("loongtrain", {"outer": 2, "inner": 4, "heads": 2}, True, {"outer", "heads"}),
+        ("ring_p2p", {"ring": 4}, True, {"ring"}),
+        ("ring_p2p", {"ring": 5}, True, set()),
+        ("usp", {"ring": 5, "ulysses": 2}, True, {"ulysses"}),
+        ("loongtrain", {"outer": 2, "inner": 5, "heads": 2}, True, {"outer", "heads"}),
     ],
 )
-def test_auto_pushes_along_axes_of_two_gpus(strategy, axis_sizes, nccl, pushes, direction):
+def test_auto_pushes_along_axes_of_up_to_four_gpus(strategy, axis_sizes, nccl, pushes, direction):
     mask = masks.build("causal", seqlen=SEQLEN)
     problem = Problem(mask=mask, heads_q=8, heads_kv=4, device=Device("cuda", (9, 0)), direction=direction)
     layout = registry().layout(strategy, problem, axis_sizes, "contiguous")

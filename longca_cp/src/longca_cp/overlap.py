@@ -46,9 +46,11 @@ CHUNK_BYTES = 2**26
 #: The most slots of a window, so that one push lands while the one before is read.
 SLOTS = 2
 
-#: The most GPUs of an axis that `auto` gives a link. On four, a link takes up to 19 % longer than collectives at 16 K
-#: tokens, and 2 % less at 64 K (results/h100/distributed, four16k and usp64k). A mesh keeps its links for all lengths.
-LINKED_RANKS = 2
+#: The most GPUs of an axis that `auto` gives a link. On four H200s it is faster in 39 of 46 calls of 32 K and 128 K
+#: tokens, by up to a third, and takes at most 7 % longer (results/h200/distributed, four32k_copies, four128k_copies).
+#: On four H100s it takes up to 19 % longer at 16 K tokens, and 2 % less at 64 K (results/h100/distributed, four16k and
+#: usp64k). More GPUs were not measured. A mesh keeps its links for all lengths.
+LINKED_RANKS = 4
 
 
 def takes_link(transport: Transport, ranks: int, on_gpus: bool) -> bool:

@@ -57,10 +57,7 @@ def links_of(
         if takes_link(transport, group.size(), on_gpus):
             found = link_of(group, device)
         elif transport is Transport.AUTO and on_gpus and group.size() > 1:
-            found = Lack(
-                f"on more than {LINKED_RANKS} GPUs of an axis the copy engine is slower than them in some cases; "
-                "transport='copy_engine' takes it"
-            )
+            found = Lack(f"more than {LINKED_RANKS} GPUs were not measured; transport='copy_engine' takes copy engines")
         links[axis] = None if isinstance(found, Lack) else found
         if isinstance(found, Lack):
             lacks[axis] = found
