@@ -158,7 +158,8 @@ def _read(folders: str) -> list[_Read]:
         early = quick if name in ("h200/core/quick", "h200/core/turns") else {}
         least = FROM_SECONDS.get(name, 0.0)
         pairs = verified(file.parent, f"results/{name}", early)
-        found += (pair for pair in pairs if pair[0].seconds >= least and not is_left_out(name, pair[1]))
+        kept = (pair for pair in pairs if pair[0].seconds >= least and not pair[0].busy)
+        found += (pair for pair in kept if not is_left_out(name, pair[1]))
     return found
 
 

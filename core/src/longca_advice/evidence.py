@@ -139,6 +139,7 @@ class Row(BaseModel):
         plan: Bytes of the plan, or None if it was not measured or if the plan is of a pair.
         version: Distribution of the kernel and its version, or empty if unknown.
         finished: Time of the measurement, in UTC, as ISO 8601, or empty if unknown.
+        busy: Whether the machine was busy while it was timed.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -166,6 +167,7 @@ class Row(BaseModel):
     plan: Annotated[int, Field(ge=0)] | None = None
     version: Version = ""
     finished: Moment = ""
+    busy: bool = False
     run: Run = Run(run="this machine", device="unknown")
 
     @model_validator(mode="after")

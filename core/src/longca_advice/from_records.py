@@ -98,6 +98,7 @@ def row_of(
     about = {name: record[name] for name in same} | {"seconds": record["median"], "mask": record["mask_digest"]}
     version = f"{half_of(record, 'distribution')} {half_of(record, 'distribution_version')}"
     about |= {"version": version, "finished": record["finished"]}
+    about |= {"busy": (record.get("machine") or {}).get("busy", False)}
     if record.get("strategy") is None:
         drawn = mask or _drawn(record, factors or {})
         kernel, form = half_of(record, "kernel"), half_of(record, "form")

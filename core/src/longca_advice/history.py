@@ -149,14 +149,16 @@ def _read(path: Path, *_changed: int) -> History:
             verdicts[*case, entry.version] = entry
         else:
             verdicts.pop((*case, entry.version), None)
-            rows.pop((*case, entry.direction), None)
-            rows[*case, entry.direction] = entry
-    wrong = [verdict for verdict in verdicts.values() if verdict.status != "ok" and _is_current(verdict.version)]
-    found = History(wrong=tuple(wrong))
-    against = [found.verdict_on(row.kernel, row.run.device, row.version) for row in rows.values()]
-    kept = [row for row, verdict in zip(rows.values(), against, strict=True) if verdict is None]
-    notes += [f"{path}: {_left_out(one, against.count(one))}" for one in wrong if one in against]
-    return History(tuple(kept), tuple(notes), tuple(wrong))
+            earlier = rows.pop((*case, entry.direction), entry)
+            rows[*case, entry.direction] = earlier if entry.busy and not earlier.busy else entry
+    # Times of code that was wrong stay out after it was mended.
+    wrong = {(one.kernel, one.run.device, one.version): one for one in verdicts.values() if one.status != "ok"}
+    found = History(wrong=tuple(one for one in wrong.values() if _is_current(one.version)))
+    about = [(row.kernel, row.run.device, row.version) for row in rows.values()]
+    against = [wrong.get(each) or found.verdict_on(*each) for each in about]
+    kept = tuple(row for row, verdict in zip(rows.values(), against, strict=True) if verdict is None)
+    notes += [f"{path}: {_left_out(one, against.count(one))}" for one in found.wrong if one in against]
+    return History(kept, tuple(notes), found.wrong)
 
 
 def _entry(line: bytes) -> Row | CodeVerdict | None:
@@ -194,5 +196,5 @@ def _left_out(verdict: CodeVerdict, count: int) -> str:
     return (
         f"{count} measurements of {verdict.kernel}, because it was found {verdict.status} on {verdict.run.device} "
         f"at {verdict.finished or 'an unknown time'}, in case {verdict.case} of {verdict.version}. "
-        f"`longca verify --kernel {verdict.kernel}` checks it. Install another version of it, or remove the file"
+        f"`longca verify --kernel {verdict.kernel}` checks it. Once it is mended, measure that case again"
     )

@@ -131,7 +131,8 @@ def recommend(
     if not found.choices and (gpu := next(alike, None)):
         request = replace(request, measured=gpu)
         found = rank(request)
-    notes = (*known.notes, *found.notes, *_about_evidence(request, found))
+    disturbed = known.disturbed(evidence_name(request.measured or where))
+    notes = (*known.notes, *disturbed, *found.notes, *_about_evidence(request, found))
     choices = tuple(sorted(found.choices, key=lambda choice: choice.fits is False))  # in their order otherwise
     return Recommendation(about, str(where), ranks, choices, found.unmeasured, found.refused, notes, here)
 

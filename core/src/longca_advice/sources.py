@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -35,6 +35,14 @@ class Sources:
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
     here: History = field(default_factory=History)
+
+    def disturbed(self, device: str) -> list[str]:
+        """A sentence on the kernels of a device whose times are all from a busy machine."""
+        found = sorted({row.kernel for row in self.rows if row.busy and row.run.device == device})
+        if not found:
+            return []
+        many = "the machine was busy in all measurements that there are"
+        return [f"{many} of {', '.join(found)} on {device}; `longca run --wait-idle SECONDS` waits for a quiet moment"]
 
     @cached_property
     def costs(self) -> CostModel:
@@ -82,5 +90,15 @@ def _collected(here: History, records: tuple[str, ...]) -> Sources:
         f"left out: {count} measurements of {kernel} elsewhere, because this machine found it wrong or suspect"
         for kernel, count in left_out.items()
     ]
-    rows = (row for row, verdict in found if verdict is None)
-    return Sources((*rows, *here.rows), tuple(notes), here)
+    rows = (*(row for row, verdict in found if verdict is None), *here.rows)
+    return Sources(tuple(_quiet(rows)), tuple(notes), here)
+
+
+def _quiet(rows: Sequence[Row]) -> Iterator[Row]:
+    """Rows without the times of a busy machine, where the kernel has others on the device in that direction."""
+
+    def subject(row: Row) -> Hashable:
+        return row.kernel, row.run.device, row.direction, row.strategy is None
+
+    quiet = {subject(row) for row in rows if not row.busy}
+    yield from (row for row in rows if not row.busy or subject(row) not in quiet)

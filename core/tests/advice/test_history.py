@@ -131,6 +131,7 @@ def test_a_verification_that_passes_ends_one_that_failed():
 def test_edited_sources_are_another_version(monkeypatch, tmp_path):
     digests = {"longca-b": "a1"}
     monkeypatch.setattr(history_module, "sources_digest", lambda name: digests.get(name, ""))
+    record(case="c2")  # a time of code that is found wrong stays out after it is mended
     record("wrong")
     monkeypatch.setattr(sources_module, "shipped", lambda: (row("b", version="longca-b 1.0"),))
     assert sources().rows == ()
@@ -166,3 +167,25 @@ def test_the_half_of_a_pair_whose_results_are_wrong_is_left_out(status, tensors,
     findings = [{"tensor": "k", "passed": True}, *({"tensor": tensor, "passed": False} for tensor in tensors)]
     record(status, "a+b", "c1", "backward", findings=findings, **about)
     assert left() == [(kernel, "c0") for kernel in kept]
+
+
+def test_a_time_of_a_busy_machine_counts_only_where_there_is_no_other(monkeypatch):
+    monkeypatch.setattr(sources_module, "shipped", lambda: (row("c", case="s"),))
+    for kernel, busy, case in (
+        ("a", True, "0"),
+        ("b", True, "0"),
+        ("b", False, "0"),
+        ("b", True, "0"),
+        ("b", True, "1"),
+    ):
+        record(kernel=kernel, case=case, machine={"busy": busy, "why": "3 cores" * busy})
+    record(kernel="c", machine={"busy": True, "why": "3 cores"})
+    found = sources()
+    assert [(one.kernel, one.case, one.busy) for one in found.rows] == [
+        ("c", "s", False),
+        ("a", "0", True),
+        ("b", "0", False),
+    ]
+    (said,) = found.disturbed("Some CPU")
+    assert "busy in all measurements that there are of a on Some CPU" in said
+    assert found.disturbed("Another CPU") == []
