@@ -26,7 +26,7 @@ PROJECTS := $(wildcard core/pyproject.toml longca_*/pyproject.toml plugins/*/pyp
 DISTRIBUTIONS := $(PROJECTS:%/pyproject.toml=./%)
 # Measuring needs neither transformers nor the core's extras.
 MEASURING := $(filter-out ./plugins/longca_transformers,$(DISTRIBUTIONS))
-CORE := ./core[corpus,html,new-plugin,parquet]
+CORE := ./core[corpus,new-plugin,parquet,report]
 editable = --no-build-isolation $(foreach distribution,$(1),--editable '$(distribution)')
 # The oldest release of transformers that longca-transformers takes, with what only it needs. Its tests run in a process
 # of their own.

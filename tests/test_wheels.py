@@ -130,11 +130,10 @@ def _metadata(wheel: Path) -> Any:
 
 
 def _needed(wheel: Path) -> list[Requirement]:
-    """What a wheel asks for, without its extras."""
+    """What a wheel asks for, and what the core asks for to compute and to measure, without other extras."""
     asked = [Requirement(text) for text in _metadata(wheel).get_all("Requires-Dist", [])]
-    return [
-        requirement for requirement in asked if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-    ]
+    markers = [(requirement, requirement.marker) for requirement in asked]
+    return [each for each, its in markers if its is None or any(its.evaluate({"extra": one}) for one in ("", "run"))]
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +141,7 @@ def with_torch(wheels, tmp_path_factory) -> Environment:
     """An environment with PyTorch and the other packages that the wheels need, and with nothing of ours."""
     environment = Environment.with_pip(tmp_path_factory.mktemp("base"))
     others = {
-        str(need)
+        f"{need.name}{need.specifier}"
         for wheel in wheels.values()
         for need in _needed(wheel)
         if not need.name.startswith(("longca-", "torch"))
@@ -242,6 +241,11 @@ def test_the_core_comes_from_its_wheel_and_imports_no_torch(core_alone):
     loaded, file = core_alone.run("python", "-c", code).split(maxsplit=1)
     assert loaded == "False"
     assert file.startswith(str(core_alone.folder / "venv"))
+
+
+def test_the_core_asks_for_no_torch(wheels):
+    needed = map(Requirement, _metadata(wheels["core"]).get_all("Requires-Dist"))
+    assert not {need.name for need in needed if not need.marker} & {"torch", "pandas", "matplotlib", "altair"}
 
 
 def test_the_core_alone_lists_its_kernels(core_alone):

@@ -84,7 +84,12 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("longca.masks")
     if name not in __all__:
         raise AttributeError(f"module 'longca' has no attribute {name!r}")
-    found = getattr(importlib.import_module(_HOMES.get(name, "longca.manifests")), name)
+    try:
+        found = getattr(importlib.import_module(_HOMES.get(name, "longca.manifests")), name)
+    except ModuleNotFoundError as error:
+        from longca.manifests.installs import absent
+
+        raise absent(error, f"longca.{name}") or error from None
     if name == "attention":  # every layer of a model asks for it
         globals()[name] = found
     return found

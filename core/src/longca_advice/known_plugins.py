@@ -6,6 +6,7 @@ names of strategies alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from importlib import resources
 
@@ -13,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from longca.discovery import PluginInfo
 from longca.manifests import KernelManifest, missing
-from longca.manifests.installs import install_line, remedy
+from longca.manifests.installs import held_by_torch, install_line
 from longca.manifests.packages import installed_version
 from longca.plugins import Registry
 
@@ -66,32 +67,30 @@ def absent_strategies(registry: Registry) -> dict[str, str]:
     return {name: its for name, its in known if its not in here and name not in registry.strategies}
 
 
-def install_of(distribution: str, stated: str | None = None) -> str:
-    """The line that installs a distribution, by a stated command if that names the distribution."""
+def install_of(distributions: Iterable[str], commands: Iterable[str] = ()) -> str:
+    """The line that installs distributions of LongCA with the kits that they need, and then makes some commands."""
     known = known_plugins()
-    needs = " ".join(known[distribution].needs) if distribution in known else ""
-    command = stated if stated and distribution in stated else f"pip install {distribution}"
-    line = command.replace("pip install", f"pip install {needs}".rstrip(), 1)
-    return install_line(line, {name: each.folder for name, each in known.items()})
+    names = [each for name in distributions for each in (*(known[name].needs if name in known else ()), name)]
+    first = [f"pip install {' '.join(names)}"] if names else []
+    return install_line(*first, *commands, folders={name: each.folder for name, each in known.items()})
 
 
-def lacking(registry: Registry, manifest: KernelManifest, requires: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """What a kernel lacks here in words, and the commands that install it, if some do.
+def lacking(registry: Registry, needed: Mapping[str, Iterable[str]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What some kernels lack here in words, and the line that installs it. There may be no such line.
 
     Args:
-        registry: The registry of the manifest.
-        manifest: The kernel's manifest.
-        requires: Packages that it needs, its own and those of its offers.
+        registry: The registry of the kernels.
+        needed: The packages that each kernel requires.
     """
-    plugin, packages = registry.provider(manifest.name), dict.fromkeys(text for text in requires if missing(text))
-    words = [str(missing(text)) for text in packages]
-    advice = [remedy(text, manifest.install) for text in packages]
-    held = [text for text in advice if not text.startswith("Install it: ")]
-    commands = [text.removeprefix("Install it: ") for text in advice]
-    if not plugin.installed:
-        name = plugin.distribution
-        words = [f"{name} provides nothing here" if installed_version(name) else f"{name} is not installed", *words]
-        stated = manifest.install if packages else None
-        first = install_of(name, stated)
-        commands = [first] if stated and name in stated else [first, *commands]
-    return words, [] if held else list(dict.fromkeys(commands))
+    words, absent, commands, held = dict[str, None](), dict[str, None](), dict[str, None](), False
+    for kernel, requires in needed.items():
+        manifest, plugin = registry.manifest(kernel), registry.provider(kernel)
+        if not plugin.installed:
+            absent[plugin.distribution] = None
+            has = "provides nothing here" if installed_version(plugin.distribution) else "is not installed"
+            words[f"{plugin.distribution} {has}"] = None
+        for text in requires:
+            if reason := missing(text):
+                words[reason] = commands[manifest.install or f"pip install '{text}'"] = None
+                held = held or bool(held_by_torch(text))
+    return tuple(words), (install_of(absent, commands),) if words and not held else ()

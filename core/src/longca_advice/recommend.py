@@ -99,7 +99,7 @@ def recommend(
     absent = absent_strategies(provided)
     for name in strategies or (() if provided.strategies or ranks == 1 else absent):
         if name in absent:
-            raise MissingPackageError(absent[name], f"the strategy {name}", install_of(absent[name]))
+            raise MissingPackageError(absent[name], "context parallelism", install_of([absent[name]]))
         provided.strategy(name)
     if strategies and ranks == 1:
         raise RequestError(

@@ -118,18 +118,16 @@ class Request:
         return None if self.capacity is None else self.capacity.fits(size)
 
     def lacks(self, verdicts: Mapping[str, Verdict]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What some kernels lack here in words, and the commands that install it. Without commands no line does."""
-        words, commands = dict[str, None](), dict[str, None]()
+        """What some kernels lack here in words, and the line that installs it. There may be no such line."""
+        needed = {}
         for kernel, verdict in verdicts.items():
-            manifest = self.registry.manifest(kernel)
             offers = [offer for offer in (verdict.offer, *verdict.offers) if offer is not None]
-            requires = (*manifest.requires, *(text for offer in offers for text in offer.requires))
-            lacked, install = lacking(self.registry, manifest, requires)
-            if lacked and not install:
-                return tuple(lacked), ()
-            words |= dict.fromkeys(lacked)
-            commands |= dict.fromkeys(install)
-        return tuple(words), tuple(commands)
+            requires = (
+                *self.registry.manifest(kernel).requires,
+                *(text for offer in offers for text in offer.requires),
+            )
+            needed[kernel] = dict.fromkeys(requires)
+        return lacking(self.registry, needed)
 
     def memory(
         self, kernels: Sequence[str], layout: Layout | None = None, transport: Transport = Transport.AUTO

@@ -1,11 +1,14 @@
 """The core's own kernels, provided through the same hook as the kernels of plugins."""
 
+from typing import Any
+
 from longca.hookspecs import hookimpl
 from longca.manifests import Backward, KernelManifest, Offer
 from longca.masks import Form
 
 _ALL = ("float64", "float32", "bfloat16", "float16")
 _HALF = ("bfloat16", "float16")
+_TORCH: dict[str, Any] = {"requires": ("torch>=2.9",), "install": "pip install 'longca-core[run]'"}
 
 
 # PyTorch tests its own operators on the architectures that its wheels are built for (test/test_transformers.py for
@@ -33,6 +36,7 @@ NAIVE = KernelManifest(
     title="Softmax attention by the book, blockwise",
     upstream="https://arxiv.org/abs/1706.03762",
     license="Apache-2.0",
+    **_TORCH,
     implementation="longca_builtin.naive:Naive",
     workspace="longca_builtin.memory:naive_workspace",
     plan_bytes="longca_builtin.memory:naive_plan",
@@ -72,6 +76,7 @@ SDPA = KernelManifest(
     title="PyTorch scaled dot-product attention",
     upstream="https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html",
     license="BSD-3-Clause",
+    **_TORCH,
     implementation="longca_builtin.sdpa:SDPA",
     offers=_sdpa_offers(),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -12,31 +13,59 @@ from urllib.parse import unquote, urlsplit
 from importlib_metadata import PackageNotFoundError, requires
 from packaging.requirements import Requirement
 
+from longca.errors import MissingPackageError
 from longca.manifests.packages import alternatives, direct_url, installed_version
 
-__all__ = ["install_line", "remedy"]
+__all__ = ["absent", "held_by_torch", "install_line", "remedy"]
 
 _CORE, _PIP = "longca-core", "pip install "
 
+#: The extra of longca-core for each module of other packages that commands import where they need it.
+_EXTRAS = {
+    **dict.fromkeys(("torch", "pandas"), "run"),
+    **dict.fromkeys(("matplotlib", "altair", "jinja2", "vl_convert"), "report"),
+    "copier": "new-plugin",
+    "pyarrow": "parquet",
+    "tokenizers": "corpus",
+}
 
-def install_line(command: str, folders: Mapping[str, str] | None = None) -> str:
-    """A command that installs packages, as it works here. One that does not begin with `pip install` stays as it is.
+
+def absent(error: ImportError, purpose: str) -> MissingPackageError | None:
+    """The error that names the extra of longca-core for a module that is missing. None for any other module."""
+    module = (error.name or "").partition(".")[0]
+    if module not in _EXTRAS:
+        return None
+    return MissingPackageError(module, purpose, install_line(f"pip install 'longca-core[{_EXTRAS[module]}]'"))
+
+
+def install_line(*commands: str, folders: Mapping[str, str] | None = None) -> str:
+    """Commands that install packages, as they work here, in one line.
 
     Distributions of LongCA come from a checkout, from a folder of wheels or from the index, as those that are
-    installed did. The line asks for the installed PyTorch, so that pip fails rather than replaces it.
+    installed did. The line asks for the installed PyTorch, so that pip fails rather than replaces it. Other commands
+    than those of pip stay as they are.
 
     Args:
-        command: The command, such as `pip install 'longca-flashattn[fa4]'`.
+        commands: Commands such as `pip install 'longca-flashattn[fa4]'`.
         folders: Folder in LongCA's repository of each distribution that may not be installed.
     """
-    if not command.startswith(_PIP):
-        return command
-    words = shlex.split(command.removeprefix(_PIP))
-    found = [part for word in words for part in _source(word, folders or {})]
-    torch = installed_version("torch")
-    if torch and "--no-deps" not in words:
-        found.append(f"torch=={torch.partition('+')[0]}")
-    return _PIP + shlex.join(word for place, word in enumerate(found) if word == "-e" or word not in found[:place])
+    words, others = dict[str, None](), dict[str, None]()
+    for command in commands:
+        if command.startswith(_PIP) and "--no-deps" not in command:
+            words |= dict.fromkeys(shlex.split(command.removeprefix(_PIP)))
+        else:
+            others[command] = None
+    found = [
+        part
+        for word in words
+        if not any(other.startswith(f"{word}[") for other in words)
+        for part in _source(word, folders or {})
+    ]
+    if found and (torch := installed_version("torch")):
+        others_than_torch = (word for word in found if not re.match(r"torch([<>=!~]|$)", word))
+        found = [*others_than_torch, f"torch=={torch.partition('+')[0]}"]
+    found = [word for place, word in enumerate(found) if word == "-e" or word not in found[:place]]
+    return " && ".join([_PIP + shlex.join(found), *others] if found else others)
 
 
 def remedy(requirement: str, stated: str | None = None) -> str:
@@ -45,11 +74,11 @@ def remedy(requirement: str, stated: str | None = None) -> str:
     The stated command takes the place of `pip install` of the requirement.
     """
     line = install_line(stated or f"pip install '{requirement}'")
-    return _held(requirement) or f"Install it: {line}"
+    return held_by_torch(requirement) or f"Install it: {line}"
 
 
 @cache
-def _held(requirement: str) -> str:
+def held_by_torch(requirement: str) -> str:
     """A sentence on the PyTorch that keeps a requirement from being met. Empty without one."""
     torch = installed_version("torch")
     try:

@@ -153,6 +153,13 @@ def main() -> None:
     except LongCAError as error:
         print(f"error: {plain_text(error, 10_000)}", file=sys.stderr)  # noqa: T201 - rich would obey markup in names
         sys.exit(1 if isinstance(error, MissingPackageError | PluginError | RecordError | VerificationError) else 2)
+    except ModuleNotFoundError as error:
+        from longca.manifests.installs import absent
+
+        if (lacking := absent(error, "this command")) is None:
+            raise
+        print(f"error: {lacking}", file=sys.stderr)  # noqa: T201
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
     except OSError as error:

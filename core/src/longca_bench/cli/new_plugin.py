@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from importlib_metadata import version
 
-from longca.errors import MissingPackageError, RequestError
+from longca.errors import RequestError
+from longca.manifests.installs import absent
 from longca_bench.cli.options import NoPlugin, open_registry
 
 if TYPE_CHECKING:
@@ -89,8 +90,8 @@ def _render(folder: Path, answers: dict[str, str]) -> None:
     """Writes the template into a new folder. A failure leaves no folder behind."""
     try:
         import copier
-    except ImportError:
-        raise MissingPackageError("copier", "new-plugin", "pip install 'longca-core[new-plugin]'") from None
+    except ImportError as error:
+        raise absent(error, "new-plugin") or error from None
     try:
         folder.mkdir()
     except FileExistsError:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longca.errors import MissingPackageError
+from longca.manifests.installs import absent
 from longca.plain_text import printable
 from longca_bench.reports.words import memory_unit, throughput_unit
 
@@ -40,8 +40,7 @@ def altair() -> Any:
         import altair as found
         import vl_convert  # noqa: F401
     except ImportError as error:
-        install = "pip install 'longca-core[html]'"
-        raise MissingPackageError(error.name or "altair", "drawing charts", install) from None
+        raise absent(error, "drawing charts") or error from None
     return found
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longca.errors import MissingPackageError, RequestError, UnknownNameError
+from longca.errors import RequestError, UnknownNameError
+from longca.manifests.installs import absent
 from longca_bench.reports.views import tables
 
 if TYPE_CHECKING:
@@ -81,8 +82,8 @@ def _write(name: str, rows: Rows, view: str | None, path: Path) -> list[Path]:
         return [path]
     try:
         import pyarrow  # noqa: F401  # without it, pandas names another remedy
-    except ImportError:
-        raise MissingPackageError("pyarrow", "writing Parquet", "pip install 'longca-core[parquet]'") from None
+    except ImportError as error:
+        raise absent(error, "writing Parquet") or error from None
     with path.open("wb") as file:  # pyarrow opens no path that is not UTF-8
         frame.to_parquet(file, index=False)
     return [path]

@@ -19,6 +19,7 @@ from longca.discovery import CORE
 from longca.errors import LongCAError
 from longca.manifests import installed_version, missing
 from longca.manifests.devices import cpu_device, cuda_devices, current_device, driver_version
+from longca.manifests.installs import install_line
 from longca.manifests.problem import Direction
 from longca.masks import PATTERNS
 from longca.plugins import Registry
@@ -82,15 +83,20 @@ def find_software() -> Iterator[Fact]:
     torch = installed_version("torch")
     useless = bool(cuda_devices()) and (torch or "").endswith("+cpu")
     advice = "this build cannot use the GPU; install one for CUDA: https://pytorch.org/get-started" if useless else ""
-    yield Fact("torch", torch or "none", bool(torch) and not useless, advice if torch else "pip install torch")
+    yield Fact(
+        "torch",
+        torch or "none",
+        bool(torch) and not useless,
+        advice if torch else install_line("pip install 'longca-core[run]'"),
+    )
     for name, version, use in (
         ("triton", installed_version("triton"), "Triton kernels need it: pip install triton"),
         ("nvcc", shutil.which("nvcc"), "kernels that compile themselves need it, FlashInfer for one"),
     ):
         yield Fact(name, version or "none", True if version else None, use if cuda_devices() else "")
-    for requirement in map(Requirement, requires(CORE) or ()):
-        if requirement.marker is None or "extra" not in str(requirement.marker):
-            continue
+    optional = {each.name: each for each in map(Requirement, requires(CORE) or ()) if "extra" in str(each.marker)}
+    optional.pop("torch", None)
+    for requirement in optional.values():
         bare = f"{requirement.name}{requirement.specifier}"
         found = installed_version(requirement.name) or "none"
         about = (None, f"optional: pip install '{bare}'") if missing(bare) else (True, "")

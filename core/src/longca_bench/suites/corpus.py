@@ -17,7 +17,8 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from longca.errors import MissingPackageError, RequestError
+from longca.errors import RequestError
+from longca.manifests.installs import absent
 from longca.masks.histogram import Histogram
 from longca.masks.length_files import JSON_LINES, KEYS, SUFFIXES, LengthList, holds_lengths, read_lengths
 
@@ -144,9 +145,7 @@ def _token_counter(path: Path) -> _Counter:
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise MissingPackageError(
-            "tokenizers", "counting a corpus in tokens", install="pip install 'longca-core[corpus]'"
-        ) from error
+        raise absent(error, "counting a corpus in tokens") or error from error
     _open(path, f"no tokenizer file {str(path)!r}; give a Hugging Face tokenizer.json").close()
     try:
         tokenizer = Tokenizer.from_file(str(path))

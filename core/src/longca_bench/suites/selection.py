@@ -13,6 +13,7 @@ from longca.manifests.pairs import singles
 from longca.manifests.problem import Direction
 from longca.masks import get_pattern
 from longca.masks.mask import check_seqlen
+from longca_advice.known_plugins import install_of
 from longca_bench.suites.meshes import mesh_of
 from longca_bench.suites.suite import Suite, Sweep
 
@@ -167,5 +168,5 @@ def _check_placements(wanted: Iterable[str], strategies: Iterable[StrategyManife
 def _remedy(distribution: str) -> str:
     """The remedy if a distribution does not provide its kernel or strategy here."""
     if installed_version(distribution) is None:
-        return f"{distribution} is not installed. Install it: pip install {distribution}"
+        return f"{distribution} is not installed. Install it: {install_of([distribution])}"
     return f"{distribution} is installed, but does not provide it here; `longca plugins` says why"

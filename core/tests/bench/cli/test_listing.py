@@ -1,6 +1,7 @@
 """What the listing commands print: to people at any width, as JSON, and to those who mistype."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -170,6 +171,24 @@ def test_usage_errors_exit_with_2(fakes, arguments):
     assert (ran.returncode, ran.stdout) == (2, "")
     assert "Traceback" not in ran.stderr
     assert "red" not in arguments[0] or "[red]x" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "lacks"),
+    [
+        ("recommend causal --seqlen 8192 --heads 32:8 --device h200", ""),
+        ("list-capabilities", ""),
+        ("show-mask causal_document --seqlen 4096", ""),
+        ("verify --kernel sdpa", "torch"),
+        ("show-mask causal --seqlen 64 --out mask.png", "matplotlib"),
+    ],
+)
+def test_listings_need_neither_torch_nor_pandas(command, lacks, tmp_path):
+    absent = "import sys; sys.modules.update(dict.fromkeys(('torch', 'pandas', 'matplotlib', 'altair')));"
+    code = f"{absent} from longca_bench.cli import main; sys.argv[1:] = {command.split()}; main()"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=100)
+    assert ran.returncode == bool(lacks), ran.stderr
+    assert not lacks or re.match(rf"error: this command needs {lacks}, .* pip install .*core\[", ran.stderr)
 
 
 def test_doctor_says_what_is_here_and_what_is_missing(fakes):

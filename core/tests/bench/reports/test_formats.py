@@ -81,7 +81,7 @@ def test_formats_are_checked(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     rows = Rows.of(RECORDS)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingPackageError, match=r"pip install 'longca-core\[parquet\]'"):
+    with pytest.raises(MissingPackageError, match=r"pip install .*core\[parquet\]"):
         write_reports(rows, tmp_path, ["parquet"])
     with pytest.raises(RequestError, match="--out"):
         write_reports(rows, tmp_path / "file" / "x", ["csv"])
