@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -172,6 +173,15 @@ class Recommendation:
     refused: tuple[Refused, ...] = ()
     notes: tuple[str, ...] = ()
     here: bool = True
+
+    def __repr__(self) -> str:
+        best = f"{self.best.title}, {self.best.seconds.total * 1e3:.3g} ms" if self.best else "nothing"
+        return f"<Recommendation of {best} on {self.ranks} × {self.device}, {len(self.choices)} choices>"
+
+    def __str__(self) -> str:
+        """The text that `longca recommend` prints."""
+        text: str = importlib.import_module("longca_bench.reports.recommendation").recommendation_text(self)
+        return text
 
     @property
     def best(self) -> Choice | None:

@@ -69,14 +69,18 @@ class Transferred(NamedTuple):
 
 @dataclass(frozen=True)
 class Link:
-    """The time of a collective: latency in seconds + bytes that leave a rank / bandwidth in bytes a second, one way."""
+    """The time of a collective: latency in seconds + bytes that leave a rank / bandwidth in bytes a second, one way.
+
+    A link that was not measured has a name.
+    """
 
     bandwidth: float
     latency: float = 0.0
+    name: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Link:
-        """A link from words: `400Gb` (bits a second), `50GB/s` (bytes a second) or `50GB/s,5µs` with a latency.
+        """A link between hosts: `400Gb` (bits a second), `50GB/s` (bytes a second) or `50GB/s,5µs` with a latency.
 
         Raises:
             RequestError: The text has another form.
@@ -84,12 +88,32 @@ class Link:
         found = _LINK.fullmatch(text.strip().replace("μ", "µ"))
         if found is None or not float(found[1]):
             raise RequestError(
-                f"{text!r} is no network. Give the bandwidth above 0 that each GPU has to it, in bits (400Gb) or bytes "
-                "(50GB/s) a second, and if need be its latency: 50GB/s,5µs"
+                f"{text!r} is no network. Within a host give pcie4, pcie5 or nvlink. Between hosts give the bandwidth "
+                "above 0 that each GPU has to it, in bits (400Gb) or bytes (50GB/s) a second, and if need be its "
+                "latency: 50GB/s,5µs. Give both as pcie4+400Gb"
             )
         number, prefix, unit, latency, time = found.groups()
         rate = float(number) * _PREFIXES[prefix] * _BANDWIDTHS[unit[0]] / 8
         return cls(rate, float(latency) * _LATENCIES[time] if latency else 0.0)
+
+    @classmethod
+    def both(cls, text: str | None) -> tuple[Link | None, Link | None]:
+        """The links within a host and between hosts of words such as `pcie4`, `400Gb` or `pcie4+400Gb`.
+
+        None stands for links as they were measured, and for an unknown link between hosts.
+
+        Raises:
+            RequestError: The text has another form.
+        """
+        within, plus, between = (text or "").partition("+")
+        if (name := within.strip().lower()) not in _WITHIN:
+            return None, None if text is None else cls.parse(text)
+        return _WITHIN[name], cls.parse(between) if plus else None
+
+
+#: Links within a host by name. A GPU gets about 80 % of the rate of its 16 lanes, which is 31.5 GB/s in PCIe 4.0 and
+#: 63 in 5.0 (PCI-SIG). NVLink is the link of the evidence.
+_WITHIN = {"pcie4": Link(25e9, 25e-6, "pcie4"), "pcie5": Link(50e9, 25e-6, "pcie5"), "nvlink": None}
 
 
 @dataclass(frozen=True)
@@ -120,6 +144,16 @@ class Network:
 
     inside: Mapping[str, Mapping[int, Link]]
     between: Link | None = field(default=None)
+
+    def describe(self, ranks: int, per_host: int, measured: str) -> str:
+        """The links of so many ranks in words. `measured` says in words where those without a name were measured."""
+        parts = []
+        if self.inside and per_host > 1:
+            link = self._inside("p2p", min(ranks, per_host))
+            parts = [f"linked at {link.bandwidth / 1e9:.0f} GB/s ({link.name or measured})"]
+        if ranks > per_host and self.between is not None:
+            parts.append(f"{self.between.bandwidth / 1e9:g} GB/s between {-(-ranks // per_host)} hosts")
+        return ", ".join(parts)
 
     def seconds(self, move: Move, topology: Topology) -> float:
         """The time of one move by itself.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from longca.errors import MissingPackageError, RequestError
@@ -17,7 +19,7 @@ from longca.masks import Mask
 from longca.plugins import Registry, registry
 from longca_advice.candidates import Ranking, rank_kernels
 from longca_advice.choices import Recommendation, Refused
-from longca_advice.devices import Capacity, evidence_name, named_device
+from longca_advice.devices import DEVICES, Capacity, evidence_name, named_device
 from longca_advice.known_plugins import absent_strategies, install_of, with_known
 from longca_advice.memory import held_bytes
 from longca_advice.network import Link
@@ -53,13 +55,15 @@ def recommend(
         heads: Query heads and KV heads.
         head_dim: Head dimension.
         dtype: Data type of q, k and v.
-        device: A device, or the name of one: `h200`, `cuda:9.0`, `cpu`, or None for this machine's.
+        device: A device, or the name of one: `h200`, `cuda:9.0`, `cpu`. None is this machine's GPU, or without one the
+            GPU with the most measurements.
         ranks: Devices that share the tokens.
         per_node: Devices on each host. Devices of one host count as linked like the devices of the evidence.
         training: Whether a backward follows the forward.
         memory: Memory of each device, such as `80GB` or a number of bytes, or None for the device's known memory.
-        network: Link of each device to other hosts, such as `400Gb` or `50GB/s,5µs`. Required if ranks are on several
-            hosts.
+        network: Link of each device within a host (`pcie4`, `pcie5` or `nvlink`), to other hosts (`400Gb` or
+            `50GB/s,5µs`), or both (`pcie4+400Gb`). Within a host the default is the measured link. The link between
+            hosts is required if ranks are on several.
         records: Folders of runs, whose verified records are added to the evidence.
         kernels: Kernels to choose from, and pairs such as `fa3+fa4`. Empty for all.
         strategies: Strategies to choose from. Empty for all.
@@ -85,6 +89,10 @@ def recommend(
         each = ((row, (row.mask, row.heads_q, row.heads_kv, row.head_dim, row.ranks)) for row in known.rows)
         known = Sources(tuple(row for row, its in each if its != same), known.notes)
     where = device if isinstance(device, Device) else named_device(device, known.costs.devices)
+    measured = Counter(row.run.device for row in known.rows if row.run.capability)
+    is_elsewhere = device is None and where.kind == "cpu" and bool(measured)
+    if is_elsewhere:
+        where = known.costs.devices[measured.most_common(1)[0][0]]
     provided = plugins or with_known(registry())
     problem = Problem(
         mask=mask,
@@ -111,20 +119,18 @@ def recommend(
     if memory is not None:
         capacity = Capacity.parse(memory) if isinstance(memory, str) else Capacity(memory)
     request = Request(problem, training, provided, known.costs, capacity, chosen, pairs=pairs)
-    about = request.as_json(ranks, per_node)
-    here = request.device_name == evidence_name(current_device())
-    too_large = _too_large(request, ranks)
-    if too_large is not None:
-        return Recommendation(about, str(where), ranks, (), (), (too_large,), known.notes, here)
-    between = None if network is None else Link.parse(network)
+    within, between = Link.both(network)
+    links = partial(known.links, per_host=per_node, between=between, within=within)
 
     def rank(request: Request) -> Ranking:
+        if (too_large := _too_large(request, ranks)) is not None:
+            return Ranking((), (), (too_large,))
         if ranks == 1:
             return rank_kernels(request)
         from longca_advice.strategies import rank_strategies
 
-        links = known.links(evidence_name(request.measured or where), per_node, between)
-        return rank_strategies(request, ranks, links, tuple(strategies or provided.strategies))
+        found = links(evidence_name(request.measured or where))
+        return rank_strategies(request, ranks, found, tuple(strategies or provided.strategies))
 
     found = rank(request)
     alike = (gpu for gpu in request.costs.gpus_like(where) if gpu.capability == where.capability)
@@ -133,6 +139,19 @@ def recommend(
         found = rank(request)
     disturbed = known.disturbed(evidence_name(request.measured or where))
     notes = (*known.notes, *disturbed, *found.notes, *_about_evidence(request, found))
+    if between is not None and ranks <= per_node:
+        notes += (f"the link between hosts is not used: {ranks} devices fit one host of {per_node} (--per-node)",)
+    network_text = ""
+    if ranks > 1:
+        source = "measured" if request.measured is None else f"measured on {evidence_name(request.measured)}"
+        network_text = links(evidence_name(request.measured or where)).network.describe(ranks, per_node, source)
+    about = request.as_json(ranks, per_node, network_text)
+    if is_elsewhere:
+        name = next((name for name, gpu in DEVICES.items() if gpu.name == where.name), where.name)
+        about["text"] += (
+            f"\nNo GPU here; add --device {name}. It has the most measurements, and so this answer is for it."
+        )
+    here = request.device_name == evidence_name(current_device())
     choices = tuple(sorted(found.choices, key=lambda choice: choice.fits is False))  # in their order otherwise
     return Recommendation(about, str(where), ranks, choices, found.unmeasured, found.refused, notes, here)
 

@@ -135,10 +135,13 @@ class Request:
         """The bytes of a call with a kernel for each direction, on the rank that needs most."""
         return rank_bytes(self.registry, self.costs.memory, self.problem, kernels, layout, transport, self.anywhere)
 
-    def as_json(self, ranks: int, per_node: int) -> dict[str, Any]:
-        """The problem as plain data."""
-        mask = self.problem.concrete_mask
+    def as_json(self, ranks: int, per_node: int, network: str) -> dict[str, Any]:
+        """The problem as plain data. The network is in words."""
+        mask, device = self.problem.concrete_mask, self.problem.device.name or str(self.problem.device)
+        where = device if ranks == 1 else ", ".join(filter(None, (f"{ranks} × {device}", network)))
+        direction = "training" if self.training else "forward"
         return {
+            "text": self.problem.describe(direction, where),
             "mask": mask.pattern,
             "seqlen": mask.seqlen_q,
             "factors": {name: _plain(value) for name, value in mask.factors.items()},
@@ -147,8 +150,9 @@ class Request:
             "heads_kv": self.problem.num_heads_kv,
             "head_dim": self.problem.head_dim,
             "dtype": self.problem.dtype,
-            "direction": "training" if self.training else "forward",
+            "direction": direction,
             "per_node": min(per_node, ranks),
+            "network": network or None,
             "memory": None if self.capacity is None else self.capacity.total,
         }
 

@@ -9,6 +9,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from statistics import median
 
+from longca.manifests.schedule import MOVES
 from longca_advice.costs import CostModel
 from longca_advice.evidence import Row, shipped
 from longca_advice.from_records import verified
@@ -49,16 +50,21 @@ class Sources:
         """The cost model of all rows. It keeps its fits."""
         return CostModel(self.rows)
 
-    def links(self, device: str, per_host: int, between: Link | None = None) -> Links:
-        """The links of ranks, from the collectives and the calls that rows measured on devices of that name."""
-        return _links(self, device, per_host, between)
+    def links(self, device: str, per_host: int, between: Link | None = None, within: Link | None = None) -> Links:
+        """The links of ranks, from the collectives and the calls that rows measured on devices of that name.
+
+        A link within a host takes the place of the measured ones.
+        """
+        return _links(self, device, per_host, between, within)
 
 
 @lru_cache(maxsize=16)
-def _links(found: Sources, device: str, per_host: int, between: Link | None) -> Links:
+def _links(found: Sources, device: str, per_host: int, between: Link | None, within: Link | None) -> Links:
     rows = [row for row in found.rows if row.run.device == device]
     moved = [one for row in rows if row.mesh is not None for one in transferred(row.mesh, row.communication)]
     rates = fit_rates([Observed(row.seconds, *row.observed) for row in rows if row.observed])
+    if within is not None:
+        return Links(Network({kind: {per_host: within} for kind in MOVES}, between), rates, per_host)
     return Links(Network(fit_links(moved), between), rates, per_host, _measured(rows))
 
 

@@ -313,8 +313,11 @@ def _unseen(costs: LayoutCosts) -> Iterator[str]:
 
 def _across(found_exactly: Sequence[StrategyCandidate]) -> Iterator[str]:
     """Remarks on links between hosts: they were not measured, and some layouts wait for them a long time."""
-    if any(one.costs.topology.ranks_per_host is not None for one in found_exactly):
-        yield "times between hosts are computed from the bandwidth that was given; none was measured (unverified)"
+    for one in found_exactly[:1]:
+        named = any(link.name for links in one.costs.links.network.inside.values() for link in links.values())
+        if named or one.costs.topology.ranks_per_host is not None:
+            where = "within hosts" if named else "between hosts"
+            yield f"times {where} are computed from the bandwidth that was given; none was measured (unverified)"
     for one in found_exactly:
         topology, last = one.costs.topology, one.timelines[-1]
         axes = [axis for axis in topology.sizes if topology.shared(axis) < topology.sizes[axis]]

@@ -148,6 +148,15 @@ def test_the_answer_is_json():
         assert [refused["kernel"] for refused in read["refused"]] == [refused.kernel for refused in found.refused]
 
 
+def test_the_text_is_what_the_command_prints_and_the_repr_is_short():
+    found = ask()
+    text = str(found)
+    assert text.startswith(found.problem["text"] + "\n\n")
+    assert all(f"\n{choice.kernel} " in text for choice in found.choices[:8])
+    assert text.endswith(f"    {found.best.call}")
+    assert len(repr(found)) < 120
+
+
 def test_no_torch_is_imported():
     code = (
         "import sys; from longca import masks; from longca_advice.recommend import recommend;"

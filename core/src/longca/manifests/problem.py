@@ -183,6 +183,18 @@ class Problem:
         forward = 4 * self.head_dim * self.area
         return forward if self.direction == "forward" else forward * 5 // 2
 
+    def describe(self, directions: str = "", where: str = "", mask: str = "") -> str:
+        """The problem in two lines, to stand above its answer. Empty arguments stand for the problem's own.
+
+        Args:
+            directions: The directions that are answered, in words.
+            where: The devices, in words.
+            mask: The mask or masks, in words.
+        """
+        mask = mask or self.concrete_mask.description
+        shape = f"{self.heads_q}:{self.num_heads_kv} heads of {self.head_dim}, {self.dtype}"
+        return f"{mask}\n{shape}, {directions or self.direction}, on {where or self.device}"
+
     def with_mask(self, mask: Mask) -> Problem:
         """The same problem on another mask."""
         return replace(self, mask=mask)

@@ -37,6 +37,7 @@ class Mask(ABC):
         seqlen_k: Number of keys.
         pattern: Name of the pattern that built it. None for any other mask, for instance a cut.
         factors: The factors of the pattern.
+        origin: How `masks.sample` came by the factors that were not given, in words. Empty if all were given.
         key: A number that is unique to this object in this process. `Mask.by_key` finds the mask by it.
         key_array: The key as an array, which a compiler treats as data.
     """
@@ -46,6 +47,7 @@ class Mask(ABC):
         self.seqlen_k = check_seqlen(seqlen_k, "seqlen_k", least=0)
         self.pattern: str | None = None
         self.factors: Mapping[str, Any] = {}
+        self.origin = ""
         self._take_key()
 
     def _take_key(self) -> None:
@@ -138,6 +140,13 @@ class Mask(ABC):
         """The name of the mask in a message: its pattern and size."""
         size = f"{self.seqlen_q}" if self.is_square else f"{self.seqlen_q} × {self.seqlen_k}"
         return f"{self.pattern or 'mask'} of {size} tokens"
+
+    @property
+    def description(self) -> str:
+        """The mask in a line: its pattern, size and factors, and the origin of those that were not given."""
+        size = f"{self.seqlen_q:,} tokens" if self.is_square else f"{self.seqlen_q:,} queries × {self.seqlen_k:,} keys"
+        parts = [f"{self.pattern or 'mask'} of {size}", *(_in_words(*each) for each in self.factors.items())]
+        return ", ".join(parts) + f" ({self.origin})" * bool(self.origin)
 
     @property
     def noun(self) -> str:
@@ -259,3 +268,16 @@ def check_seqlen(value: Any, name: str = "seqlen", least: int = 1) -> int:
     if not least <= value <= MAX_SEQLEN:
         raise MaskError(f"{name} is {shown(value)}; lengths from {least} to {MAX_SEQLEN} (2³⁰) tokens are allowed")
     return int(value)
+
+
+def _in_words(name: str, value: Any) -> str:
+    """A factor of a mask in a few words. Boundaries of blocks become lengths."""
+    words = name.replace("_", " ")
+    if name == "kept":
+        return f"{value * 100:g} % kept"
+    if not isinstance(value, tuple):
+        return f"{words} {value:,}" if isinstance(value, int) else f"{words} {value}"
+    lengths, noun = (np.diff(value).tolist(), "blocks") if name == "boundaries" else (value, words)
+    if len(lengths) <= 4:
+        return f"{noun} of {', '.join(f'{n:,}' for n in lengths)}"
+    return f"{len(lengths)} {noun} of {min(lengths):,} to {max(lengths):,}"

@@ -61,11 +61,17 @@ def sample(
     draw = _Draw(seqlen, resolve_lengths(lengths, seqlen), seed, max_share)
     # Given factors are checked first, because drawn factors may depend on them.
     factors = {k: FACTORS[k].check(v, seqlen) if k in kind.factors else v for k, v in factors.items()}
+    drawn: list[str] = []
     for part in kind.parts or (kind,):
         for name in part.factors:
             if name not in factors:
                 factors[name] = _DRAWN[name](draw, part.name, factors)
-    return build(pattern, seqlen, **factors)
+                drawn.append(name)
+    mask = build(pattern, seqlen, **factors)
+    if names := [name.replace("_", " ") for name in drawn if name not in ("heads", "seed")]:
+        source = f" from {draw.lengths.name}" if "documents" in drawn and draws_lengths(pattern) else ""
+        mask.origin = f"not given: {', '.join(names)}; drawn with seed {seed}{source}"
+    return mask
 
 
 def draws_lengths(pattern: str) -> bool:

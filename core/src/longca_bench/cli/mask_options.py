@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os.path
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longca.errors import RequestError
-from longca_bench.cli.options import takes_options
+from longca_bench.cli.options import flag, takes_options
 
 if TYPE_CHECKING:
     from longca.masks import Mask
@@ -52,7 +53,9 @@ class MaskOptions:
     lengths: Annotated[
         str | None, _option("Draw document lengths from pile, prolong64k, prolong512k, mix or a file.", "NAME|FILE")
     ] = None
-    seed: Annotated[int, typer.Option(help="Seed of the drawn factors.")] = 0
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of factors that are not given, which are drawn. (default: 0)")
+    ] = None
     documents: Annotated[
         str | None,
         _option("These document lengths: 1000,96,3000, or a file, such as FILE.parquet:COLUMN.", "LENGTHS|FILE"),
@@ -110,6 +113,21 @@ class MaskOptions:
         if self.lengths is not None and not draws_lengths(pattern):
             raise RequestError(f"{pattern} draws no documents from --lengths; leave it out, or take another pattern")
 
+    def check_given(self, pattern: str) -> None:
+        """Refuses factors that are left out, unless --seed asks to draw them. The message has an example."""
+        from longca.masks import get_pattern
+
+        kind, given, tokens = get_pattern(pattern), self.factors(), self.tokens(pattern=pattern)
+        given |= {"documents": None} if self.lengths is not None else {}
+        missing = [name for name in kind.factors if name in _FACTORS and name not in {**given, **kind.defaults}]
+        if self.seed is not None or not missing:
+            return
+        options = " ".join(f"{flag(name)} {_example(name, tokens)}" for name in missing)
+        raise RequestError(
+            f"the answer for {pattern} depends on its {' and '.join(missing)}. For example: longca recommend "
+            f"{shlex.quote(pattern)} --seqlen {tokens} {options}. --seed 0 instead draws what is not given"
+        )
+
     def mask(self, pattern: str, heads: int | None = None) -> Mask:
         """The mask of a command. Factors that were not given are drawn as LongCA-bench draws them.
 
@@ -126,10 +144,11 @@ class MaskOptions:
         if self.seqlen_k is None:
             if self.lengths is not None:
                 say_lengths(self.lengths)
-            return sample(pattern, tokens, lengths=self.lengths, seed=self.seed, **factors)
-        if "window" in kind.factors:
-            factors.setdefault("window", 1024)
-        return build(pattern, tokens, seqlen_k=check_tokens(self.seqlen_k, "seqlen_k"), **factors)
+            return sample(pattern, tokens, lengths=self.lengths, seed=self.seed or 0, **factors)
+        chosen = {"window": 1024} if "window" in kind.factors and "window" not in factors else {}
+        mask = build(pattern, tokens, seqlen_k=check_tokens(self.seqlen_k, "seqlen_k"), **factors, **chosen)
+        mask.origin = "not given: window" if chosen else ""
+        return mask
 
 
 def takes_mask(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -168,6 +187,19 @@ def _documents(text: str) -> list[int]:
     from longca.limits import MAX_DOCUMENTS
 
     return read_lengths(text, MAX_DOCUMENTS).lengths.tolist()
+
+
+def _example(name: str, tokens: int) -> str:
+    """A value of a factor for a mask of so many tokens, as an option takes it."""
+    third = max(1, tokens // 3)
+    documents, boundaries = ([tokens] if tokens < 2 else [tokens - third, third]), [0, third, tokens]
+    values: dict[str, list[float]] = {
+        "documents": documents,
+        "boundaries": boundaries,
+        "kept": [0.2],
+        "window": [min(1024, tokens)],
+    }
+    return ",".join(map(str, values.get(name, [min(128, tokens)])))
 
 
 def _integers(name: str, text: str, example: str) -> list[int]:

@@ -25,13 +25,16 @@ def recommend(
     dtype: Annotated[str, typer.Option(metavar="NAME", help="Data type of q, k and v.")] = "bfloat16",
     device: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="h200, h100, a100, b200, cuda:9.0 or cpu. (default: this machine's)"),
+        typer.Option(metavar="NAME", help="h200, h100, a100, b200, cuda:9.0 or cpu. (default: this machine's GPU)"),
     ] = None,
     gpus: Annotated[int, typer.Option(help="Number of devices that share the tokens.", min=1, max=MAX_RANKS)] = 1,
     per_node: Annotated[int, typer.Option(help="Number of devices of a host.", min=1, max=MAX_RANKS)] = 8,
     network: Annotated[
         str | None,
-        typer.Option(metavar="SPEED", help="Link of each device between hosts: 400Gb, or with latency 50GB/s,5µs."),
+        typer.Option(
+            metavar="SPEED",
+            help="Link in a host: pcie4, pcie5, nvlink; to other hosts: 400Gb or 50GB/s,5µs; or both: pcie4+400Gb.",
+        ),
     ] = None,
     forward: Annotated[bool, typer.Option("--forward", help="Only the forward, without training.")] = False,
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of each device, such as 80GB.")] = None,
@@ -69,6 +72,7 @@ def recommend(
     shape, registry = parse_heads(heads), with_known(open_registry(context, no_plugin))
     if why is not None:
         check_known(why, [*registry.kernels, *registry.strategies])
+    described.check_given(pattern)
     found = ask(
         described.mask(pattern, shape[1] if get_pattern(pattern).per_head else None),
         heads=shape,

@@ -133,7 +133,7 @@ def _measure(
     outcomes: list[Outcome],
 ) -> None:
     """Measures the cases that have no record in the run's folder, and prints the records of all."""
-    from longca_bench.cli.run_output import Progress, print_records, say_beforehand, say_interrupted
+    from longca_bench.cli.run_output import Progress, print_problems, print_records, say_beforehand, say_interrupted
     from longca_bench.measuring.environment import environment
     from longca_bench.measuring.run_folder import RunFolder
     from longca_bench.measuring.runner import exit_code, run_cases
@@ -170,6 +170,8 @@ def _measure(
     records = list({record.case: record for record in (*folder.earlier, *new)}.values())
     if outcomes:
         outcomes = measured_outcomes(folder.path, outcomes, records)
+    if not (options.as_json or outcomes):
+        print_problems(cases, where)
     if print_records(options, records, surroundings, folder, where, outcomes) or exit_code(records):
         raise typer.Exit(1)
 

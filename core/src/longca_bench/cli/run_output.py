@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,10 @@ import typer
 
 from longca.adviser import AUTO
 from longca.errors import UnsupportedError
+from longca.manifests import Direction
 from longca_bench.cli.options import print_json
 from longca_bench.cli.run_advised import print_advised
-from longca_bench.reports.text import console, printable, safe
+from longca_bench.reports.text import console, print_problem, printable, safe
 from longca_bench.reports.words import counted, elsewhere_text, mask_name
 
 if TYPE_CHECKING:
@@ -26,7 +28,22 @@ if TYPE_CHECKING:
     from longca_bench.measuring.run_folder import RunFolder
     from longca_bench.suites.case import Case
 
-__all__ = ["Progress", "print_plan", "print_records", "say_beforehand", "say_interrupted"]
+__all__ = ["Progress", "print_plan", "print_problems", "print_records", "say_beforehand", "say_interrupted"]
+
+
+#: Problems that are printed above their results.
+_FEW = 3
+
+
+def print_problems(cases: Sequence[Case], device: Device) -> None:
+    """Prints the problems of cases above their results, unless there are many."""
+    asked: dict[Case, dict[str, None]] = {}
+    for case in cases:
+        problem = replace(case, kernel="", direction=Direction.FORWARD, parallel=None)
+        asked.setdefault(problem, {})[case.direction] = None
+    where = f"{cases[0].parallel.world_size} × {device}" if cases and cases[0].parallel else ""
+    for problem, directions in asked.items() if len(asked) <= _FEW else ():
+        print_problem(console(), problem.problem(device).describe(" and ".join(directions), where))
 
 
 def print_plan(registry: Registry, cases: list[Case], device: Device, as_json: bool) -> None:
@@ -42,6 +59,7 @@ def print_plan(registry: Registry, cases: list[Case], device: Device, as_json: b
     if as_json:
         print_json([_plan_row(registry, case, device) for case in cases])
         return
+    print_problems(cases, device)
     elsewhere = dict.fromkeys(case.kernel for case in filter(is_elsewhere(registry, device), cases))
     here = [case for case in cases if case.kernel not in elsewhere] or cases
     width = max([24, *(len(mask_name(case.pattern, dict(case.factors))) for case in cases)])

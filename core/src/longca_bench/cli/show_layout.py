@@ -71,6 +71,7 @@ def show_layout(
         device=Device("cpu"),
         direction=direction,  # type: ignore[arg-type]  # Problem checks it
     )
+    about = problem.describe(where=f"{prod(sizes.values())} ranks")
     from longca_bench.reports.layout_arrangement import (
         arrange,
         arrangement_json,
@@ -80,7 +81,7 @@ def show_layout(
 
     if placement != ALL:
         made = arrange(registry, strategy, problem, sizes, placement)
-        _show(made, arrangement_json(made) if as_json else None, arrangement_tables(made), out)
+        _show(made, arrangement_json(made) if as_json else None, arrangement_tables(made), out, about)
         return
     found: dict[str, Arrangement | str] = {}
     for name in registry.strategy(strategy).placements:
@@ -89,7 +90,7 @@ def show_layout(
         except UnsupportedError as error:
             found[name] = str(error)
     data = {name: each if isinstance(each, str) else arrangement_json(each) for name, each in found.items()}
-    _show(found, data if as_json else None, [placement_table(found)], out)
+    _show(found, data if as_json else None, [placement_table(found)], out, about)
 
 
 def parse_mesh(text: str | None, axes: Sequence[str], ranks: int | None = None) -> dict[str, int]:
@@ -111,10 +112,10 @@ def parse_mesh(text: str | None, axes: Sequence[str], ranks: int | None = None) 
     return sizes
 
 
-def _show(made: Any, data: dict[str, Any] | None, tables: Iterable[Table], out: Path | None) -> None:
-    """Draws a layout or those of all placements to a file, and prints them as JSON or as tables."""
+def _show(made: Any, data: dict[str, Any] | None, tables: Iterable[Table], out: Path | None, about: str) -> None:
+    """Draws a layout or those of all placements to a file, and prints them as JSON or as tables of a problem."""
     from longca_bench.reports.terminal import print_tables
-    from longca_bench.reports.text import console, safe
+    from longca_bench.reports.text import console, print_problem, safe
 
     if out is not None:
         from longca_bench.reports.layout_picture import draw_layout, draw_placements
@@ -126,4 +127,5 @@ def _show(made: Any, data: dict[str, Any] | None, tables: Iterable[Table], out: 
     elif out is not None:
         console().print(f"wrote {safe(out)}", soft_wrap=True)
     else:
+        print_problem(console(), about)
         print_tables(console(), tables)

@@ -103,7 +103,7 @@ def verify(
             if unverified and some:
                 _say_noted(name, where, note(registry, name, where, found[name]))
             if not as_json and name in found:
-                print_verification(console(), name, found[name])
+                print_verification(console(), name, found[name], where)
     finally:  # of a command that was interrupted, the offers that were verified are told
         left = {name: len(variants[name]) - len(checks) for name, checks in found.items()}
         doubtful = {} if unverified else found  # an unverified offer that is wrong is refused by itself
@@ -116,7 +116,7 @@ def verify(
             )
         for name, count in () if as_json else left.items():
             if count:
-                print_verification(console(), name, found[name])
+                print_verification(console(), name, found[name], where)
                 typer.echo(f"{name}: interrupted before {count} of its {len(variants[name])} rows", err=True)
     if any(check.status.is_failure and not check.skipped for checks in found.values() for check in checks):
         raise typer.Exit(1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longca.errors import RequestError
+from longca.manifests import Problem
 from longca_bench.cli.options import chosen_directions, flag, print_json
 from longca_bench.cli.recommend import parse_heads
 from longca_bench.cli.verification_json import finding_as_json
@@ -81,7 +82,7 @@ def verify_function(
         "direction": chosen_directions(given.direction or "backward")[0],
         "softmax_scale": given.scale,
     }
-    more: dict[str, Any] = {"equal_lengths": given.equal_lengths, "seed": described.seed}
+    more: dict[str, Any] = {"equal_lengths": given.equal_lengths, "seed": described.seed or 0}
     shape = given.shape or "thd"
     if job is None:
         parameters, kernel = _in_worker(text, shape, device, timeout)
@@ -91,7 +92,7 @@ def verify_function(
             parameters, kernel = _in_process(text, shape, given.placement or "contiguous")
             found = Examination(text, parameters, kernel, asked, ranks, **more).run(mask)
     if job is None or job.rank == 0:
-        print_json(_as_json(found)) if as_json else _print(found)
+        print_json(_as_json(found)) if as_json else _print(found, _problem(mask, asked, found))
     if not found.passed:
         raise typer.Exit(1)
 
@@ -114,6 +115,17 @@ def _mask(pattern: str | None, described: MaskOptions, heads: tuple[int, int], d
             f"{most:.2g} here; give a shorter --seqlen, because mistakes show at some hundred tokens too"
         )
     return mask
+
+
+def _problem(mask: Mask | str | None, asked: Mapping[str, Any], found: FunctionCheck) -> str:
+    """The problem in words: of the one mask that options describe, or of the masks that were examined."""
+    from longca.masks import Mask, get_pattern
+
+    directions = "forward and backward" if asked["direction"] == "backward" else "forward"
+    if isinstance(mask, Mask):
+        return Problem(mask=mask, **asked).describe(directions)
+    masks = f"{len(found.masks)} masks" + (f" of {mask}" if mask else " of all patterns")
+    return Problem(mask=get_pattern(mask or "causal"), **asked).describe(directions, mask=masks)
 
 
 def _in_worker(text: str, shape: str, device: Device, timeout: float) -> tuple[tuple[str, ...], Any]:
@@ -159,10 +171,11 @@ def _on_ranks(job: Job, device: Device, timeout: float) -> Iterator[Ranks]:
     dist.destroy_process_group()  # not after an error: the other ranks may wait, and torchrun ends them
 
 
-def _print(found: FunctionCheck) -> None:
-    from longca_bench.reports.text import console, marks, safe
+def _print(found: FunctionCheck, problem: str) -> None:
+    from longca_bench.reports.text import console, marks, print_problem, safe
 
     out, (yes, no, _) = console(), marks()
+    print_problem(out, problem)
     masks = f"{len(found.masks)} mask{'s' * (len(found.masks) != 1)}"
     rows = [(each.label, each.worst) for each in found.masks if each.worst is not None]
     if found.passed:

@@ -120,7 +120,7 @@ def arrangement_tables(made: Arrangement) -> list[Table]:
 
 
 def _work(made: Arrangement) -> Table:
-    ranks, problem = made.layout.world_size, made.problem
+    ranks = made.layout.world_size
     mean = sum(made.pairs) / ranks or 1.0
     sizes = ", ".join(f"{axis} {size}" for axis, size in made.axis_sizes.items())
     rows = [
@@ -135,8 +135,7 @@ def _work(made: Arrangement) -> Table:
     return table(
         ["rank", "tokens", "steps", "pairs", "of the mean"],
         rows[:_MOST_RANKS],
-        title=f"{made.title}, {sizes}, {made.placement} placement: {problem.concrete_mask.label}, "
-        f"{problem.heads_q}:{problem.num_heads_kv} heads of {problem.head_dim}, {problem.direction}",
+        title=f"{made.title}, {sizes}, {made.placement} placement",
         notes=tuple(notes),
     )
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,11 +16,10 @@ _GLYPHS = np.array([[" ", "░", "▄"], ["░", "▒", "▓"], ["▀", "▓", "
 
 
 def caption(mask: Mask) -> list[str]:
-    """The lines below a picture: size, factors, area, density and tile efficiency at 128."""
-    size = f"{mask.seqlen_q:,} tokens" if mask.is_square else f"{mask.seqlen_q:,} queries × {mask.seqlen_k:,} keys"
+    """The lines beside a picture: size, factors, area, density and tile efficiency at 128."""
     over = f" over {mask.heads} heads" if mask.heads > 1 else ""
     return [
-        ", ".join([size, *(_factor(name, value) for name, value in mask.factors.items())]),
+        mask.description,
         f"area {mask.area:,}{over}",
         f"density {_percent(mask.density)}, tile efficiency at 128: {_percent(mask.tile_efficiency(128, 128))}",
     ]
@@ -43,7 +40,7 @@ def token_count(tokens: int) -> str:
 
 
 def text_picture(mask: Mask, width: int = 64, height: int = 32) -> str:
-    """A picture of a mask's first head in a frame of characters, queries down and keys across, and its caption.
+    """A picture of a mask's first head in a frame of characters, queries down and keys across, in its caption.
 
     Raises:
         MaskError: The mask has no queries or no keys, or the picture has no room.
@@ -54,9 +51,10 @@ def text_picture(mask: Mask, width: int = 64, height: int = 32) -> str:
         raise MaskError(f"a picture of {width} × {height} characters has no room inside; take at least 4 × 3")
     lines = ["".join(line) for line in _GLYPHS[tuple(_halves(mask, width - 2, 2 * (height - 2)))]]
     across = len(lines[0])
-    title = mask_title(mask) + (f", head 0 of {mask.heads}" if mask.heads > 1 else "")
+    first, *below = caption(mask)
+    title = first + (f"; this is head 0 of {mask.heads}" if mask.heads > 1 else "")
     framed = [f"┌{'─' * across}┐", *(f"│{line}│" for line in lines), f"└{'─' * across}┘"]
-    return "\n".join([title, *framed, *caption(mask)])
+    return "\n".join([title, *framed, *below])
 
 
 def _halves(mask: Mask, columns: int, rows: int) -> NDArray[np.int8]:
@@ -79,16 +77,3 @@ def _percent(share: float) -> str:
     if 0 < share < 0.001:
         return f"{share * 100:.2g} %"
     return "> 99.9 %" if 0.9995 <= share < 1 else f"{share * 100:.1f} %"
-
-
-def _factor(name: str, value: Any) -> str:
-    """A factor of a mask in a few words. Boundaries of blocks become lengths."""
-    words = name.replace("_", " ")
-    if name == "kept":
-        return f"{value * 100:g} % kept"
-    if not isinstance(value, tuple):
-        return f"{words} {value:,}" if isinstance(value, int) else f"{words} {value}"
-    lengths, noun = (np.diff(value).tolist(), "blocks") if name == "boundaries" else (value, words)
-    if len(lengths) <= 4:
-        return f"{noun} of {', '.join(f'{n:,}' for n in lengths)}"
-    return f"{len(lengths)} {noun} of {min(lengths):,} to {max(lengths):,}"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from longca_bench.reports.table import Cell, Head, Mark, Table
 from longca_bench.reports.terminal import print_tables
-from longca_bench.reports.text import printable
-from longca_bench.reports.words import mask_name, time_text
+from longca_bench.reports.text import print_problem, printable
+from longca_bench.reports.words import time_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,26 +18,16 @@ if TYPE_CHECKING:
 __all__ = ["print_outcomes"]
 
 _NOTHING = "–"
-#: Mask factors that a title has room for.
-_NAMED = ("block", "kept", "window", "prefix", "global_tokens")
 
 
 def print_outcomes(console: Console, outcomes: Sequence[Outcome]) -> None:
     """Prints predicted and measured times of each problem. Before a measurement it prints the predictions."""
     for outcome in outcomes:
         console.print()
+        print_problem(console, outcome.problem.get("text", ""))
         print_tables(console, [_table(outcome)])
         for line in (*_sentences(outcome), *_remarks(outcome)):
             console.print(printable(line), soft_wrap=True, markup=False)
-
-
-def _title(outcome: Outcome) -> str:
-    about = outcome.problem
-    mask = mask_name(about["mask"], {name: about["factors"][name] for name in _NAMED if name in about["factors"]})
-    devices = outcome.device if outcome.ranks == 1 else f"{outcome.ranks} × {outcome.device}"
-    heads = f"{about['heads_q']}:{about['heads_kv']} heads of {about['head_dim']}"
-    said = "predicted and measured" if _has_records(outcome) else "predicted"
-    return f"{mask}, {about['seqlen']} tokens, {heads}, {about['dtype']}, {devices}: {said}"
 
 
 def _has_records(outcome: Outcome) -> bool:
@@ -58,7 +48,7 @@ def _table(outcome: Outcome) -> Table:
             cells = ("" if place else way.title, str(direction), predicted, interval, *measured)
             mark = Mark.FAILED if compared and time.measured is None and direction != "total" else Mark.NONE
             rows.append(tuple(Cell(text, mark=mark) for text in cells))
-    return Table((*about, *compared), tuple(rows), _title(outcome))
+    return Table((*about, *compared), tuple(rows), "predicted and measured" if compared else "predicted")
 
 
 def _measured(time: Timed, direction: str) -> tuple[str, str, str]:

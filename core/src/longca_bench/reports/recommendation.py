@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from io import StringIO
 from typing import TYPE_CHECKING
 
 from longca.manifests.verdict import paragraph
 from longca_bench.reports.table import Head, Table, table
 from longca_bench.reports.terminal import print_tables
-from longca_bench.reports.text import by_reason, printable
+from longca_bench.reports.text import by_reason, console, print_problem, printable
 from longca_bench.reports.words import counted, memory_unit, throughput_unit, time_text
 
 if TYPE_CHECKING:
@@ -16,14 +17,15 @@ if TYPE_CHECKING:
 
     from longca_advice.choices import Choice, Recommendation, Refused, Unmeasured
 
-__all__ = ["print_recommendation", "print_why"]
+__all__ = ["print_recommendation", "print_why", "recommendation_text"]
 
 #: The number of choices and of reasons without --all.
 _SHOWN = 8
 
 
 def print_recommendation(console: Console, found: Recommendation, *, everything: bool = False) -> None:
-    """Prints an answer, with the first choices and refusals or with all."""
+    """Prints a question and its answer, with the first choices and refusals or with all."""
+    print_problem(console, found.problem["text"])
     _say(console, _sentence(found))
     if found.choices:
         console.print()
@@ -46,6 +48,13 @@ def print_recommendation(console: Console, found: Recommendation, *, everything:
         _say(console, *(f"    {line}" for line in (*commands, *found.best.call.splitlines())))
 
 
+def recommendation_text(found: Recommendation) -> str:
+    """The question and its answer as plain text."""
+    text = StringIO()
+    print_recommendation(console(text), found)
+    return text.getvalue().rstrip()
+
+
 def _say(console: Console, *lines: str) -> None:
     for text in lines:
         for line in text.split("\n"):
@@ -54,6 +63,7 @@ def _say(console: Console, *lines: str) -> None:
 
 def print_why(console: Console, found: Recommendation, name: str, strategies: Collection[str]) -> None:
     """Prints the place of one kernel, strategy or pair, and the reasons for it."""
+    print_problem(console, found.problem["text"])
     lines = list(_about(found, name))
     if not lines and "+" in name:
         lines = [f"{name} is not listed: a pair is listed if it is clearly faster than each of its kernels alone"]
@@ -75,7 +85,7 @@ def _sentence(found: Recommendation) -> str:
     is_fastest = seconds.total <= unseen.seconds.total
     place = f"{' (unverified)' * best.unverified} {'is predicted fastest' if is_fastest else 'comes first'}"
     unit, by = throughput_unit(best.tflops)
-    answer = f"{best.title}{place} on {_devices(found)}: {_span(best, f' for {what}')}, {best.tflops * by:.0f} {unit}"
+    answer = f"{best.title}{place}: {_span(best, f' for {what}')}, {best.tflops * by:.0f} {unit}"
     answer += " on each device" if found.ranks > 1 else ""
     held, size = memory_unit(best.bytes_per_rank)
     answer += f", {best.bytes_per_rank * size:.1f} {held}"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from typing import TextIO
 
 from rich.console import Console
 from rich.markup import escape
 
 from longca.plain_text import printable
 
-__all__ = ["by_reason", "console", "marks", "printable", "safe"]
+__all__ = ["by_reason", "console", "marks", "print_problem", "printable", "safe"]
 
 
 def safe(text: object) -> str:
@@ -18,9 +19,16 @@ def safe(text: object) -> str:
     return escape(printable(str(text)))
 
 
-def console() -> Console:
-    """The console of a listing: as wide as the terminal, or as COLUMNS says."""
-    return Console(highlight=False, emoji=False)
+def console(file: TextIO | None = None) -> Console:
+    """The console of a listing: as wide as the terminal, or as COLUMNS says. A file gets plain text."""
+    return Console(file=file, highlight=False, emoji=False, color_system=None if file else "auto")
+
+
+def print_problem(console: Console, about: str) -> None:
+    """Prints the problem (`Problem.describe`) above its answer."""
+    for line in about.splitlines():
+        console.print(printable(line), soft_wrap=True, markup=False)
+    console.print()
 
 
 def marks() -> tuple[str, str, str]:

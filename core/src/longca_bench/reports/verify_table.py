@@ -13,6 +13,7 @@ from longca_bench.reports.text import marks, safe
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from longca.manifests import Device
     from longca_bench.conformance.offers import OfferCheck
 
 __all__ = ["print_verification"]
@@ -26,11 +27,13 @@ _HEADS = (
 )
 
 
-def print_verification(console: Console, kernel: str, checks: Sequence[OfferCheck]) -> None:
-    """Prints the checks of a kernel's offers."""
+def print_verification(console: Console, kernel: str, checks: Sequence[OfferCheck], device: Device) -> None:
+    """Prints the checks of a kernel's offers on a device."""
     verified = [check for check in checks if not check.skipped]
     if verified:
-        print_tables(console, [Table(_HEADS, tuple(map(_row, verified)), kernel, tuple(_nearest(verified)))])
+        print_tables(
+            console, [Table(_HEADS, tuple(map(_row, verified)), f"{kernel} on {device}", tuple(_nearest(verified)))]
+        )
     skipped: dict[str, list[OfferCheck]] = {}
     for check in checks:
         if check.skipped:

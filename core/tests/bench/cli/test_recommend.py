@@ -1,6 +1,7 @@
 """`longca recommend`, as it is called: what it prints at any width, its JSON, and what it says to mistakes."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -70,17 +71,22 @@ def test_the_json_has_exactly_what_is_promised(causal):
 def test_the_problem_is_said_back(answer):
     options = ("--documents", "1000,3000", "--heads", "64:8", "--head-dim", "64", "--dtype", "float16", "--forward")
     problem = answer("causal_document", *options, "--memory", "80GB")["problem"]
+    assert problem.pop("text").splitlines() == [
+        "causal_document of 4,000 tokens, documents of 1,000, 3,000",
+        "64:8 heads of 64, float16, forward, on NVIDIA H200",
+    ]
     assert problem.pop("density") == pytest.approx((1000 * 1001 + 3000 * 3001) / 2 / 4000**2)
     assert problem == {
         "mask": "causal_document", "seqlen": 4000, "factors": {"documents": [1000, 3000]}, "heads_q": 64,
-        "heads_kv": 8, "head_dim": 64, "dtype": "float16", "direction": "forward", "per_node": 1, "memory": 80 * 10**9,
+        "heads_kv": 8, "head_dim": 64, "dtype": "float16", "direction": "forward", "per_node": 1,
+        "network": None, "memory": 80 * 10**9,
     }  # fmt: skip
 
 
 def test_the_quickest_is_named_first_and_ties_are_called_ties(causal, printed):
     best, *others = causal["choices"]
-    first = printed.splitlines()[0]
-    assert first.startswith(f"{best['forward']} is predicted fastest on NVIDIA H200 (compute capability 9.0): ")
+    first = printed.splitlines()[3]
+    assert first.startswith(f"{best['forward']} is predicted fastest: ")
     tied = [choice["forward"] for choice in others if choice["seconds"]["total"] <= best["seconds"]["high"]]
     assert tied
     assert f"Within its interval, and so tied: {', '.join(tied)}." in first
@@ -111,7 +117,7 @@ def test_everything_is_listed_where_all_is_asked_for(answer, ask):
 def test_why_says_where_a_kernel_stands(ask, causal):
     text = ask(*LONG, "--why", "sdpa")
     place = [choice["forward"] for choice in causal["choices"]].index("sdpa") + 1
-    assert text.startswith(f"sdpa: place {place} of {len(causal['choices'])}, ")
+    assert text.partition("\n\n")[2].startswith(f"sdpa: place {place} of {len(causal['choices'])}, ")
     assert "the most similar is results/h200/" in text
     assert "vsa: takes block_sparse" in ask(*LONG, "--why", "vsa")
 
@@ -128,7 +134,7 @@ def test_the_forward_alone_has_no_backward_and_no_pairs(answer, ask):
 def test_a_device_without_evidence_lists_what_is_valid_without_a_rank(answer, ask):
     found = answer(*LONG, device="b200")
     assert found["choices"] == []
-    text = ask(*LONG, device="b200")
+    text = ask(*LONG, device="b200").partition("\n\n")[2]
     assert text.startswith("Valid on NVIDIA B200 (compute capability 10.0), without evidence of how fast, and so not")
     names = [one["kernel"] for one in found["unmeasured"]]
     assert [line.strip() for line in text.splitlines()[1 : len(names) + 1]] == names
@@ -141,9 +147,38 @@ def test_memory_below_the_tensors_says_what_would_fit(answer, ask):
     (refused,) = found["refused"]
     assert (refused["kernel"], refused["strategy"]) == (None, None)
     assert refused["advice"].startswith("Take up to ")
-    text = ask("causal", "--seqlen", "1048576", "--memory", "2GB")
+    text = ask("causal", "--seqlen", "1048576", "--memory", "2GB").partition("\n\n")[2]
     assert text.startswith("Nothing fits NVIDIA H200 (compute capability 9.0).\n")
     assert refused["advice"] in text
+
+
+def test_factors_that_decide_the_answer_are_asked_for_with_an_example(fakes, ask):
+    said = fakes.refuses("recommend", "prefix_lm_document", "--seqlen", "3000", "--device", "h200")
+    example = said.partition("For example: longca recommend ")[2].partition(". ")[0]
+    assert ask(*example.split()).startswith(
+        "prefix_lm_document of 3,000 tokens, documents of 2,000, 1,000, prefix 128\n"
+    )
+    drawn = ask("prefix_lm_document", "--seqlen", "3000", "--seed", "0")
+    assert "(not given: documents, prefix; drawn with seed 0 from pile)\n" in drawn
+
+
+def test_without_a_gpu_the_answer_is_for_the_gpu_with_the_most_measurements(fakes):
+    text = fakes.says("recommend", *LONG, CUDA_VISIBLE_DEVICES="")
+    assert "on NVIDIA H200\nNo GPU here; add --device h200." in text
+    assert "is predicted fastest" in text
+
+
+def test_the_link_that_is_assumed_is_said(on_two):
+    def problem(*options):
+        return json.loads(on_two("--json", *options))["problem"]
+
+    assert re.fullmatch(r"linked at \d+ GB/s \(measured\)", problem()["network"])
+    assert problem("--network", "pcie5")["text"].endswith("on 2 × NVIDIA H200, linked at 50 GB/s (pcie5)")
+    hosts = problem("--network", "pcie4+400Gb", "--per-node", "1")
+    assert hosts["network"] == "50 GB/s between 2 hosts"
+    assert any(
+        "link between hosts is not used" in note for note in json.loads(on_two("--json", "--network", "400Gb"))["notes"]
+    )
 
 
 def test_masks_per_head_are_drawn_for_the_kv_heads(answer):
@@ -246,7 +281,7 @@ def test_a_strategy_that_does_not_say_what_it_moves_is_not_ranked(on_two):
     assert [(refused["strategy"], refused["reasons"]) for refused in found["refused"]] == [
         ("round placed nowhere", ["too many"])
     ]
-    text = on_two()
+    text = on_two().partition("\n\n")[2]
     assert text.startswith("Nothing can be ranked on 2 × NVIDIA H200 (compute capability 9.0).\n")
     assert "\nNot ranked: round: round states no schedule, so its time is not predicted.\n" in text
 

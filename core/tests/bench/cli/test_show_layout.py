@@ -52,7 +52,9 @@ def made(tmp_path_factory):
 
 def test_numbers_of_a_third_partys_strategy(made):
     said = made.says(*ROUND, without=("torch", "matplotlib"))
-    assert said.startswith("Round, ring 2, halves placement: causal of 64 tokens")
+    assert said.startswith(
+        "causal of 64 tokens\n4:4 heads of 128, bfloat16, forward, on 2 ranks\n\nRound, ring 2, halves placement\n"
+    )
     assert "busiest rank has 1.49 times the pairs" in said
     assert "states no schedule" in said
 
@@ -64,7 +66,7 @@ def test_placements_side_by_side_with_reasons(made):
     assert found["nowhere"] == "too many"
     table = made.longca(*ROUND, "--placement", "all").stdout
     assert "too many" in table
-    assert [line.split()[:3] for line in table.splitlines()[2:5]] == [
+    assert [line.split()[:3] for line in table.splitlines()[5:8]] == [
         ["halves", "1.49", "1"],
         ["stripes", "1.25*", "1"],
         ["again", "1.25*", "1"],

@@ -33,7 +33,9 @@ def verify(monkeypatch):
 def test_the_answer_names_the_mistake_and_the_worst_row(verify):
     ran = verify("joins_documents", *DOCUMENTS)
     assert ran.exit_code == 1
-    first, said, worst = ran.stdout.splitlines()
+    mask, shape, _, first, said, worst = ran.stdout.splitlines()
+    assert mask.startswith("causal_document of 96 tokens, documents of ")
+    assert ", float32, forward and backward, on " in shape
     assert first.endswith("wrong_functions:joins_documents is wrong on 1 of 1 mask in float32")
     assert said.startswith("Documents are not separated: queries see keys of other documents. Shown by causal_document")
     assert worst.startswith("worst row: causal_document of 96 tokens: ")
@@ -51,7 +53,7 @@ def test_the_json_has_mistakes_and_findings(verify):
 def test_a_right_function_passes_with_its_nearest_row(verify):
     ran = verify("right", *CAUSAL, "--heads", "4", "--head-dim", "16", "--scale", "0.2", "--dtype", "float64")
     assert ran.exit_code == 0, ran.output
-    first, nearest = ran.stdout.splitlines()
+    *_, first, nearest = ran.stdout.splitlines()
     assert first.endswith("wrong_functions:right is right on 2 masks: out, dq, dk, dv in float64")
     assert nearest.startswith("nearest to its limit: causal of 96 tokens: ")
 

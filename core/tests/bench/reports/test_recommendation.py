@@ -9,7 +9,7 @@ from longca_advice.choices import Choice, Proof, Recommendation, Refused, Second
 from longca_bench.reports.recommendation import print_recommendation, print_why
 from longca_bench.reports.words import time_text
 
-PROBLEM = {"memory": 80 * 2**30}
+PROBLEM = {"text": "causal of 8 tokens", "memory": 80 * 2**30}
 
 
 def choice(kernel, total, fits=True, **fields):
@@ -35,7 +35,9 @@ def shown(found, *, width=100, everything=False, why=None, strategies=()):
         print_recommendation(console, found, everything=everything)
     else:
         print_why(console, found, why, strategies)
-    return console.file.getvalue()
+    question, _, said = console.file.getvalue().partition("\n\n")
+    assert question == PROBLEM["text"]
+    return said
 
 
 def test_times_have_three_digits():
@@ -46,7 +48,7 @@ def test_times_have_three_digits():
 def test_the_winner_is_one_sentence():
     text = shown(answer(choice("a", 0.1), choice("b", 0.15)))
     assert text.splitlines()[0] == (
-        "a is predicted fastest on Some GPU: 100 ms for forward and backward (90 ms to 110 ms), 500 TFLOP/s, "
+        "a is predicted fastest: 100 ms for forward and backward (90 ms to 110 ms), 500 TFLOP/s, "
         "2.0 GiB of 80.0. b takes 50% longer."
     )
     assert text.splitlines()[-1] == "    longca.attention(q, k, v, mask, kernel='a')"
@@ -55,7 +57,7 @@ def test_the_winner_is_one_sentence():
 def test_a_shorter_time_that_goes_beyond_the_measurements_is_said_beside_the_first_choice():
     first = shown(answer(choice("a", 0.1), choice("b", 0.15), choice("c", 0.08))).splitlines()[0]
     assert first == (
-        "a comes first on Some GPU: 100 ms for forward and backward (90 ms to 110 ms), 500 TFLOP/s, 2.0 GiB of 80.0. "
+        "a comes first: 100 ms for forward and backward (90 ms to 110 ms), 500 TFLOP/s, 2.0 GiB of 80.0. "
         "c is predicted to take 80 ms (72 ms to 88 ms), but nobody measured such calls. Within its interval, and so "
         "tied: c."
     )
@@ -151,7 +153,7 @@ def test_choices_that_nobody_verified_are_marked():
         choice("a", 0.1, unverified=True), choice("b", 0.15), unmeasured=(Unmeasured("c", "no", unverified=True),)
     )
     text = shown(found)
-    assert text.startswith("a (unverified) is predicted fastest on Some GPU")
+    assert text.startswith("a (unverified) is predicted fastest")
     assert "\na (unverified)" in text
     assert "and so not ranked: c (unverified)." in text
     assert "Unverified: nobody verified these kernels on this device." in text
