@@ -149,8 +149,11 @@ class Network:
         """The links of so many ranks in words. `measured` says in words where those without a name were measured."""
         parts = []
         if self.inside and per_host > 1:
-            link = self._inside("p2p", min(ranks, per_host))
-            parts = [f"linked at {link.bandwidth / 1e9:.0f} GB/s ({link.name or measured})"]
+            links = sorted(
+                (self._inside(kind, min(ranks, per_host)) for kind in self.inside), key=lambda link: link.bandwidth
+            )
+            rates = dict.fromkeys(f"{link.bandwidth / 1e9:.0f}" for link in (links[0], links[-1]))
+            parts = [f"linked at {' to '.join(rates)} GB/s ({links[0].name or measured})"]
         if ranks > per_host and self.between is not None:
             parts.append(f"{self.between.bandwidth / 1e9:g} GB/s between {-(-ranks // per_host)} hosts")
         return ", ".join(parts)

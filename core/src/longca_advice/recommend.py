@@ -149,7 +149,7 @@ def recommend(
     if is_elsewhere:
         name = next((name for name, gpu in DEVICES.items() if gpu.name == where.name), where.name)
         about["text"] += (
-            f"\nNo GPU here; add --device {name}. It has the most measurements, and so this answer is for it."
+            f"\nNo GPU here; add --device {name}. This answer is for it, because it has the most measurements."
         )
     here = request.device_name == evidence_name(current_device())
     choices = tuple(sorted(found.choices, key=lambda choice: choice.fits is False))  # in their order otherwise

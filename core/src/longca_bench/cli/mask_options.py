@@ -192,14 +192,13 @@ def _documents(text: str) -> list[int]:
 def _example(name: str, tokens: int) -> str:
     """A value of a factor for a mask of so many tokens, as an option takes it."""
     third = max(1, tokens // 3)
-    documents, boundaries = ([tokens] if tokens < 2 else [tokens - third, third]), [0, third, tokens]
-    values: dict[str, list[float]] = {
-        "documents": documents,
-        "boundaries": boundaries,
-        "kept": [0.2],
-        "window": [min(1024, tokens)],
+    values = {
+        "documents": f"{tokens - third},{third}" if tokens > 1 else "1",
+        "boundaries": f"0,{third},{tokens}",
+        "kept": "0.2",
+        "window": str(min(1024, tokens)),
     }
-    return ",".join(map(str, values.get(name, [min(128, tokens)])))
+    return values.get(name, str(min(128, tokens)))
 
 
 def _integers(name: str, text: str, example: str) -> list[int]:

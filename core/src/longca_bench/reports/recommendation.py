@@ -184,7 +184,7 @@ def _notes(found: Recommendation) -> Iterator[str]:
     if any(one.unverified for one in found.choices) or any(one.unverified for one in found.unmeasured):
         advice = "Run `longca verify --unverified --kernel NAME` on such a device before you use one."
         yield f"Unverified: nobody verified these kernels on this device. {advice}"
-    ones = [*found.choices, *found.unmeasured]
+    ones: list[Choice | Unmeasured] = [*found.choices, *found.unmeasured]
     if any(one.install for one in ones):
         yield "* not installed here; --why NAME has the line that installs it"
     if any(one.lacks and not one.install for one in ones):

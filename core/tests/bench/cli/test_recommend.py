@@ -172,7 +172,7 @@ def test_the_link_that_is_assumed_is_said(on_two):
     def problem(*options):
         return json.loads(on_two("--json", *options))["problem"]
 
-    assert re.fullmatch(r"linked at \d+ GB/s \(measured\)", problem()["network"])
+    assert re.fullmatch(r"linked at \d+ to \d+ GB/s \(measured\)", problem()["network"])
     assert problem("--network", "pcie5")["text"].endswith("on 2 × NVIDIA H200, linked at 50 GB/s (pcie5)")
     hosts = problem("--network", "pcie4+400Gb", "--per-node", "1")
     assert hosts["network"] == "50 GB/s between 2 hosts"
