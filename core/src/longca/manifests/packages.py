@@ -19,6 +19,9 @@ from packaging.version import InvalidVersion
 
 __all__ = ["alternatives", "direct_url", "installed_version", "missing", "sources_digest"]
 
+#: The files whose changes are another version of the code.
+_SOURCES = (".py", ".cu", ".cuh", ".cpp", ".h", ".so")
+
 
 @cache
 def installed_version(distribution: str) -> str | None:
@@ -45,8 +48,9 @@ def sources_digest(distribution: str) -> str:
     if not url.get("dir_info", {}).get("editable"):
         return ""
     found, root = hashlib.sha256(), Path(unquote(urlsplit(url["url"]).path))
-    for path in sorted((root / "src" if (root / "src").is_dir() else root).rglob("*.py")):
-        found.update(path.name.encode() + path.read_bytes())
+    for path in sorted((root / "src" if (root / "src").is_dir() else root).rglob("*")):
+        if path.suffix in _SOURCES:
+            found.update(path.name.encode() + path.read_bytes())
     return found.hexdigest()[:16]
 
 

@@ -265,7 +265,7 @@ _ALL = (
     _times("peak_gib", "GiB", drop=5, derive=_scaled("peak_bytes", _GIB), about="peak of memory"),
     # Two runs, A and B.
     _digits("a_ms", "A ms", drop=3, derive=_scaled("median", _MS)),
-    _digits("b_ms", "B ms", drop=3),
+    Column("b_ms", "B ms", drop=3),
     Column("ratio", "A/B", ratio_text),
     Column("interval", "95 % interval"),
     _name("verdict", "shown"),

@@ -1,10 +1,12 @@
 """Two runs compared: their cases in pairs, each with the ratio of its times and the interval of that.
 
 A ratio is median(A) / median(B). It is above 1 if B is faster. Only cases that are `ok` on both sides have a ratio.
+A ratio has no verdict if the machine was busy on a side.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -17,7 +19,7 @@ from longca_bench.reports.table import Table
 from longca_bench.reports.terminal import print_tables
 from longca_bench.reports.text import printable
 from longca_bench.reports.view import Value, View, tables_of
-from longca_bench.reports.words import counted, mask_name, ratio_text, shared_by, tokens
+from longca_bench.reports.words import counted, mask_name, ratio_text, shared_by, three_digits, tokens
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,6 +68,18 @@ class Pair:
     b: Record
     ratio: Interval | None
 
+    @property
+    def busy(self) -> str:
+        """The sides that were timed on a busy machine. Empty without one."""
+        return " and ".join(side for side, record in (("A", self.a), ("B", self.b)) if record.busy)
+
+    @property
+    def verdict(self) -> str:
+        """The verdict on the ratio, or the sides that forbid one. Empty without a ratio."""
+        if self.ratio is None:
+            return ""
+        return f"busy in {self.busy}" if self.busy else verdict(self.ratio)
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -73,11 +87,11 @@ class Comparison:
 
     Attributes:
         pairs: The cases of both runs.
-        mean: Geometric mean of the ratios. None without ratios.
+        mean: Geometric mean of the ratios of a quiet machine. None without one.
         only_a: Cases of A alone.
         only_b: Cases of B alone.
         differences: The facts that differ between their environments: a name, the values in A and B, and whether it
-            forbids to compare times.
+            forbids to compare times. None for kernels of one run.
         complaints: Sentences about wrong lines of the runs.
     """
 
@@ -85,7 +99,7 @@ class Comparison:
     mean: Interval | None
     only_a: tuple[Record, ...] = ()
     only_b: tuple[Record, ...] = ()
-    differences: tuple[dict[str, Any], ...] = ()
+    differences: tuple[dict[str, Any], ...] | None = None
     complaints: tuple[str, ...] = ()
 
     @property
@@ -148,7 +162,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     """Prints the ratio of each pair, the cases without a ratio, and the mean of all ratios."""
     print_tables(console, comparison_tables(comparison))
     for line in sentences(comparison):
-        console.print(printable(line), markup=False)
+        console.print(printable(line), markup=False, soft_wrap=True)
 
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
@@ -159,7 +173,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "pairs": [_pair_json(pair) for pair in comparison.pairs],
         "only_a": list(map(_about, comparison.only_a)),
         "only_b": list(map(_about, comparison.only_b)),
-        "differences": list(comparison.differences),
+        "differences": list(comparison.differences or ()),
         "complaints": list(comparison.complaints),
     }
 
@@ -187,7 +201,9 @@ def _compared(of_a: dict[Any, Record], of_b: dict[Any, Record]) -> tuple[tuple[P
     ratios = ratio_intervals(samples)
     known = {id(a): ratio for (a, _), ratio in zip(comparable, ratios, strict=True)}
     pairs = tuple(Pair(a, b, known.get(id(a))) for a, b in couples)
-    return pairs, mean_ratio(samples, ratios) if samples else None
+    quiet = [pair for pair in pairs if pair.ratio is not None and not pair.busy]
+    sides = [(pair.a.samples, pair.b.samples) for pair in quiet]
+    return pairs, mean_ratio(sides, [pair.ratio for pair in quiet if pair.ratio]) if quiet else None
 
 
 def _has_time(record: Record) -> bool:
@@ -200,10 +216,10 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
     if not pairs:
         return []
     rows = Rows.of(pair.a for pair, _ in pairs).with_columns(
-        b_ms=[1e3 * (pair.b.median or 0.0) for pair, _ in pairs],
+        b_ms=[f"{three_digits(1e3 * (pair.b.median or 0.0))}{'~' * bool(pair.b.busy)}" for pair, _ in pairs],
         ratio=[ratio.value for _, ratio in pairs],
         interval=[_ends(ratio) for _, ratio in pairs],
-        verdict=[verdict(ratio) for _, ratio in pairs],
+        verdict=[pair.verdict for pair, _ in pairs],
     )
     return tables_of(_VIEW, rows)
 
@@ -213,7 +229,7 @@ def _ends(interval: Interval) -> str:
 
 
 def sentences(comparison: Comparison) -> Iterator[str]:
-    """The sentences below the tables: the cases without a ratio, the facts that differ, and the mean."""
+    """The sentences below the tables: the cases without a ratio. The last two are what is faster, and what differs."""
     changed = [pair for pair in comparison.pairs if pair.a.status != pair.b.status]
     lists = {
         "Other status": [f"{_case(p.a)}: {p.a.status} in A, {p.b.status} in B" for p in changed],
@@ -229,21 +245,30 @@ def sentences(comparison: Comparison) -> Iterator[str]:
     neither = len(comparison.pairs) - len(comparison.compared) - len(changed)
     if neither:
         yield f"{counted(neither)} measured in neither run."
-    for difference in comparison.differences:
-        unlike = "unlike, compared all the same" if difference["forbids"] else "also unlike"
-        yield f"{unlike}: {_DIFFERS.format_map(difference)}"
-    mean, ratios = comparison.mean, [pair.ratio for pair in comparison.compared]
-    if mean is None:
-        yield "No case was measured in both runs: nothing to compare."
-        return
-    shown = sum(ratio is not None and "faster" in verdict(ratio) for ratio in ratios)
-    yield (
-        f"A/B is median(A) / median(B): above 1, B is faster. {shown} of {counted(len(ratios))} show a difference. "
-        "About 1 in 20 equal cases does so by chance. Intervals know the spread within each run, and not the spread "
-        "between runs."
-    )
-    geometric = f"Geometric mean of {counted(len(ratios))}: {ratio_text(mean.value)}"
-    yield f"{geometric}, 95 % interval {_ends(mean)}: {verdict(mean)}"
+    yield _answer(comparison)
+    if comparison.differences is not None:
+        differs = "; ".join(map(_DIFFERS.format_map, comparison.differences))
+        yield f"Unlike in the environments: {differs}" if differs else "The environments are alike."
+
+
+def _answer(comparison: Comparison) -> str:
+    """What is faster by how much, over how many cases, and which cases have no verdict."""
+    mean, busy = comparison.mean, [pair for pair in comparison.compared if pair.busy]
+    said = []
+    if mean is not None:
+        shown = verdict(mean)
+        factor, claim = max(mean.value, 1 / mean.value), f"{shown[0].upper()}{shown[1:]}"
+        if "faster" in shown:
+            claim = f"{shown[0]} is {ratio_text(factor)} times as fast as {'AB'[shown[0] == 'A']}"
+        counts = Counter(pair.verdict for pair in comparison.compared if not pair.busy)
+        each = ", ".join(f"{name} in {count}" for name, count in counts.most_common())
+        interval = f"A/B is {ratio_text(mean.value)}, 95 % interval {_ends(mean)}"
+        said.append(f"{claim}, over {counted(counts.total())} ({each}): {interval}.")
+    if busy:
+        first = busy[0]
+        why = f"the machine was busy in {first.busy} ({first.a.busy or first.b.busy})"
+        said.append(f"No verdict on {counted(len(busy))}, such as {_case(first.a)}: {why}.")
+    return " ".join(said) or "No case was measured in both runs: nothing to compare."
 
 
 def _case(record: Record) -> str:
@@ -268,8 +293,9 @@ def _about(record: Record) -> dict[str, Any]:
 
 def _pair_json(pair: Pair) -> dict[str, Any]:
     sides = {
-        side: {"status": record.status, "median": record.median, "samples": len(record.samples)}
+        side: {"status": record.status, "median": record.median, "samples": len(record.samples), "busy": record.busy}
         for side, record in (("a", pair.a), ("b", pair.b))
     }
     about = {name: value for name, value in _about(pair.a).items() if name != "status"}
-    return {**about, **sides, "ratio": _interval_json(pair.ratio)}
+    ratio = _interval_json(pair.ratio)
+    return {**about, **sides, "ratio": ratio and {**ratio, "verdict": pair.verdict}}

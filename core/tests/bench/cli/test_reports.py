@@ -90,7 +90,7 @@ def test_compare_says_what_is_shown(fakes, runs):
     a, b, c = map(str, runs)
     same = fakes.says("compare", a, a)
     assert "1.000" in same
-    assert "no difference shown" in "".join(same.splitlines()[-2:])
+    assert "No difference shown, over 2 cases" in "".join(same.splitlines()[-3:])
     slower = json.loads(fakes.says("compare", a, b, "--json"))
     assert slower["geometric_mean"]["value"] == pytest.approx(0.5)
     assert slower["geometric_mean"]["verdict"] == "A faster"

@@ -26,7 +26,10 @@ def test_alike_runs_show_no_difference():
     comparison = compare_runs(one, one)
     assert {verdict(pair.ratio) for pair in comparison.pairs} == {"no difference shown"}
     assert verdict(comparison.mean) == "no difference shown"
-    assert "Geometric mean of 3 cases: 1.000" in printed(comparison)
+    assert printed(comparison).endswith(
+        "No difference shown, over 3 cases (no difference shown in 3): A/B is 1.000, 95 % interval 0.998–1.003. "
+        "The environments are alike."
+    )
 
 
 def test_a_ratio_above_one_says_that_b_is_faster():
@@ -36,6 +39,25 @@ def test_a_ratio_above_one_says_that_b_is_faster():
     assert (verdict(first), verdict(second)) == ("B faster", "no difference shown")
     assert comparison.mean.value == pytest.approx(3**0.5)
     assert verdict(Interval(0.5, 0.4, 0.6)) == "A faster"
+    assert "B is 1.732 times as fast as A, over 2 cases (B faster in 1, no difference shown in 1)" in printed(
+        comparison
+    )
+
+
+def test_a_busy_machine_has_no_verdict():
+    busy = {"machine": {"busy": True, "why": "3.0 cores of other processes"}}
+    comparison = compare_runs(run(record(time=3e-3, **busy), record("sdpa")), run(record(), record("sdpa", time=5e-4)))
+    found = comparison_json(comparison)
+    assert [pair["ratio"]["verdict"] for pair in found["pairs"]] == ["busy in A", "B faster"]
+    assert (found["geometric_mean"]["value"], found["geometric_mean"]["verdict"]) == (pytest.approx(2), "B faster")
+    assert "over 1 case (B faster in 1)" in printed(comparison)
+    assert "3.00~ 1.00 3.000" in printed(comparison)
+    alone = compare_runs(run(record(time=3e-3)), run(record(**busy)))
+    assert alone.mean is None
+    assert (
+        "No verdict on 1 case, such as naive causal 1 K forward float32, 4:2 heads of 32, seed 0: the machine was busy "
+        "in B (3.0 cores of other processes). The environments are alike."
+    ) in printed(alone)
 
 
 @pytest.mark.parametrize("status", ["oom", "suspect", "skipped"])
@@ -76,7 +98,7 @@ def test_unlike_environments_are_refused_unless_forced(change, told):
         compare_runs(a, b)
     assert told in str(refused.value)
     assert "--force" in str(refused.value)
-    assert f"unlike, compared all the same: {told}" in printed(compare_runs(a, b, force=True))
+    assert f"Unlike in the environments: {told}" in printed(compare_runs(a, b, force=True))
 
 
 def test_other_suites_drivers_and_missing_environments_are_refused():
@@ -91,7 +113,7 @@ def test_other_suites_drivers_and_missing_environments_are_refused():
     found = compare_runs(run(record()), other)
     assert [pair.ratio.value for pair in found.pairs] == pytest.approx([1]), "the last record of a case counts"
     assert not found.differences[0]["forbids"]
-    assert "also unlike: git_revision is unknown in A and [red]abc in B" in printed(found)
+    assert printed(found).endswith("Unlike in the environments: git_revision is unknown in A and [red]abc in B")
 
 
 def test_json_has_null_for_what_is_not_known():
