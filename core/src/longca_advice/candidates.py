@@ -14,6 +14,7 @@ from longca_advice.costs import Estimate
 from longca_advice.fit import Call
 from longca_advice.memory import RankMemory
 from longca_advice.request import Request
+from longca_advice.why import why_first
 from longca_advice.work import work_of
 
 __all__ = [
@@ -34,12 +35,13 @@ PAIR = 0.99
 
 @dataclass(frozen=True)
 class Ranking:
-    """The ranked choices, the valid choices without a prediction, what is not valid, and remarks in sentences."""
+    """The ranked choices, the valid ones without a prediction, what is not valid, remarks, and why the first leads."""
 
     choices: tuple[Choice, ...]
     unmeasured: tuple[Unmeasured, ...]
     refused: tuple[Refused, ...]
     notes: tuple[str, ...] = ()
+    why: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +86,10 @@ class Candidate:
     def intervals(self) -> tuple[tuple[float, float], ...]:
         """The interval of each direction, if known."""
         return tuple((estimate.low, estimate.high) for estimate in self.estimates)
+
+    def causes(self, place: int) -> Mapping[str, float]:
+        """The seconds of a direction by cause. Empty if its time is not predicted."""
+        return self.estimates[place].parts
 
     @property
     def proof(self) -> Proof:
@@ -157,7 +163,7 @@ def rank_kernels(request: Request) -> Ranking:
         if verdict and name not in measured
     )
     refused = tuple(_refused(request, name, verdict) for name, verdict in verdicts.items() if not verdict)
-    return Ranking(choices, unmeasured, refused)
+    return Ranking(choices, unmeasured, refused, why=why_first(ordered))
 
 
 def single_candidates(request: Request, verdicts: Mapping[str, Verdict]) -> list[Candidate]:

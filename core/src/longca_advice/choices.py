@@ -162,6 +162,7 @@ class Recommendation:
             choice that goes beyond the measurements comes after the measured ones that its interval reaches.
         unmeasured: The valid choices without a prediction, in the order of the plugins. They are not ranked.
         notes: Further remarks, in sentences.
+        why: Why the first choice leads the first one outside its interval, in a sentence, or empty.
         here: Whether the device is this machine's, so that the versions installed here matter.
     """
 
@@ -173,6 +174,7 @@ class Recommendation:
     refused: tuple[Refused, ...] = ()
     notes: tuple[str, ...] = ()
     here: bool = True
+    why: str = ""
 
     def __repr__(self) -> str:
         best = f"{self.best.title}, {self.best.seconds.total * 1e3:.3g} ms" if self.best else "nothing"
@@ -208,6 +210,7 @@ class Recommendation:
             "unmeasured": [one.as_json() for one in self.unmeasured],
             "refused": [one.as_json() for one in self.refused],
             "notes": list(self.notes),
+            "why": self.why or None,
         }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import log2
 
@@ -62,6 +62,8 @@ class Estimate:
         outside: The properties of the call that lie outside the evidence, in words. Empty if there are none.
         versions: The packages whose version here differs from the measured one, in words.
         unseen: Whether no call of such a length, density, data type, head dimension or block size was measured.
+        work: The call's work.
+        parts: The seconds by cause (`Fit.parts`).
     """
 
     seconds: float
@@ -72,6 +74,8 @@ class Estimate:
     outside: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
     unseen: bool = False
+    work: Work | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def ranked(self) -> float:
@@ -180,7 +184,9 @@ class CostModel:
             widen *= _UNSURE
         versions = tuple(_other_versions(nearest.run.packages))
         low, high, known = low / widen, high * widen, len(group.rows)
-        return Estimate(seconds, low, high, known, nearest.source, outside, versions, bool(unseen))
+        parts = {cause: key.head_dim / near.head_dim * part for cause, part in group.fit.parts(call).items()}
+        about = nearest.source, outside, versions, bool(unseen)
+        return Estimate(seconds, low, high, known, *about, call.work, parts)
 
     @cached_property
     def _measured(self) -> frozenset[tuple[str, str, str]]:

@@ -38,6 +38,12 @@ _IRREGULAR = 1.25
 #: With fewer measured calls than this, only the time of a tile is fitted.
 _FEW = 4
 
+#: The cause of the seconds of each of the features of `Calls`.
+_CAUSES = (
+    *("tiles", "masking", "rows", "documents", "layers", "layers"),
+    *("longest", "longest", "longest", "layers", "launch", "cells"),
+)
+
 #: Rounds of a robust fit.
 _ROUNDS = 5
 
@@ -97,7 +103,7 @@ class Calls(tuple[Call, ...]):
         numbers = (
             (
                 # A partly visible tile costs a tile and the masking. A block-sparse kernel need not compute it.
-                work.full if work.family.startswith("block_sparse") else work.tiles,
+                work.full if work.has_blocks else work.tiles,
                 work.partial,
                 work.rows,
                 work.grid,
@@ -175,6 +181,15 @@ class Fit:
             Prediction(float(s), float(s * math.exp(-w)), float(s * math.exp(w)))
             for s, w in zip(seconds, spread, strict=True)
         ]
+
+    def parts(self, call: Call) -> dict[str, float]:
+        """The seconds of a call by cause. They sum to its seconds."""
+        calls, weights = Calls((call,)), self._alone.get(call.path, self._common)
+        each = calls.features[0, : len(weights)] * weights
+        found = dict.fromkeys(_CAUSES, 0.0)
+        for cause, part in zip(_CAUSES, each / max(each.sum(), _LEAST) * self.seconds(calls), strict=False):
+            found[cause] += float(part)
+        return found
 
     def nearest(self, call: Call) -> int:
         """The index of the measured call that is most alike."""

@@ -153,7 +153,7 @@ def recommend(
         )
     here = request.device_name == evidence_name(current_device())
     choices = tuple(sorted(found.choices, key=lambda choice: choice.fits is False))  # in their order otherwise
-    return Recommendation(about, str(where), ranks, choices, found.unmeasured, found.refused, notes, here)
+    return Recommendation(about, str(where), ranks, choices, found.unmeasured, found.refused, notes, here, found.why)
 
 
 def _chosen(

@@ -6,7 +6,7 @@ predicted exactly, from the cut of each step, and their kernels are checked, unt
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -22,6 +22,7 @@ from longca_advice.meshes import few_meshes, left_out, mesh_text
 from longca_advice.request import Request
 from longca_advice.sources import Links
 from longca_advice.timeline import Timeline
+from longca_advice.why import why_first
 
 __all__ = ["StrategyCandidate", "candidate_of", "exactly", "layout_costs_of", "rank_strategies", "roughly"]
 
@@ -102,6 +103,14 @@ class StrategyCandidate(Candidate):
         known, rest = self._known, self.seconds - self._known
         return known / _STRATEGY + rest * low, known * _STRATEGY + rest * high
 
+    def causes(self, place: int) -> Mapping[str, float]:
+        """The seconds of a direction on the rank that ends last, by cause. Empty if its time is a measured one."""
+        if self.measured[place] is not None:
+            return {}
+        found = self.timelines[place]
+        rest = found.seconds - found.compute - found.exposed
+        return {"kernels": found.compute, "transfers": found.exposed, "overhead": rest}
+
     @property
     def intervals(self) -> tuple[tuple[float, float], ...]:
         """None: the interval of both directions together is known."""
@@ -166,6 +175,7 @@ def rank_strategies(request: Request, ranks: int, links: Links, strategies: Sequ
             unmeasured.setdefault(costs.strategy, Unmeasured("any kernel", str(error).rstrip("."), costs.strategy))
     left = sorted(rough, key=lambda one: one.seconds)
     choices: list[Choice] = []
+    ranked: list[StrategyCandidate] = []  # those of the choices
     exact: list[StrategyCandidate] = []
     blind: list[str] = []  # layouts without evidence: valid, and not ranked
     while left and not any(choice.fits is not False for choice in choices):
@@ -176,6 +186,7 @@ def rank_strategies(request: Request, ranks: int, links: Links, strategies: Sequ
         for one in found:
             try:
                 choices.append(one.choice())
+                ranked.append(one)
             except UnsupportedError as error:  # a step that was not checked may be refused
                 refused.append(Refused(None, one.costs.name, (str(error),)))
     known = {choice.strategy for choice in choices}
@@ -183,7 +194,8 @@ def rank_strategies(request: Request, ranks: int, links: Links, strategies: Sequ
     manifests = [request.registry.strategy(name) for name in strategies]
     notes = (text for one in manifests for text in left_out(ranks, one.name, one.axes, links.per_host))
     unranked = [f"no evidence ranks {', '.join(blind)}"] if blind else []
-    return Ranking(tuple(choices), without, tuple(refused), (*notes, *_across(exact), *unranked))
+    said = (*notes, *_across(exact), *unranked)
+    return Ranking(tuple(choices), without, tuple(refused), said, why_first(ranked))
 
 
 def layout_costs_of(

@@ -62,6 +62,11 @@ class Work:
         return self.path if self.path.startswith(("dense", "block_sparse")) else "slices"
 
     @property
+    def has_blocks(self) -> bool:
+        """Whether the kernel computes a block-sparse mask by its blocks."""
+        return self.path.startswith("block_sparse")
+
+    @property
     def tiles(self) -> float:
         """Tiles that are computed."""
         return self.full + self.partial

@@ -32,6 +32,8 @@ def print_recommendation(console: Console, found: Recommendation, *, everything:
         shown = found.choices if everything else found.choices[:_SHOWN]
         print_tables(console, [_table(found, shown)])
         _say_hidden(console, len(found.choices) - len(shown), "choice")
+        if found.why:
+            _say(console, found.why)
         totals = [(choice.fits is False, choice.seconds.total) for choice in shown]
         if totals != sorted(totals):
             _say(console, "Order: a time counts as longer where nobody measured such calls, and for pairs.")

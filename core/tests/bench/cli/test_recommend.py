@@ -20,7 +20,7 @@ CHOICE = {
     "forward", "backward", "strategy", "placement", "mesh", "seconds", "tflops", "bytes_per_rank", "fits", "evidence",
     "call", "installed", "install", "lacks", "unverified",
 }  # fmt: skip
-ANSWER = {"problem", "device", "ranks", "choices", "unmeasured", "refused", "notes"}
+ANSWER = {"problem", "device", "ranks", "choices", "unmeasured", "refused", "notes", "why"}
 
 
 @pytest.fixture(scope="module")
