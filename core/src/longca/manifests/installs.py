@@ -68,6 +68,7 @@ def install_line(*commands: str, folders: Mapping[str, str] | None = None) -> st
     return " && ".join([_PIP + shlex.join(found), *others] if found else others)
 
 
+@cache
 def remedy(requirement: str, stated: str | None = None) -> str:
     """A sentence with the line that installs a missing package, or on the PyTorch that it takes.
 

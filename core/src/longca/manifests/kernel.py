@@ -74,3 +74,8 @@ class KernelManifest(Manifest):
     offers: Annotated[tuple[Offer, ...], Field(min_length=1)]
     workspace: ImportString | None = None
     plan_bytes: ImportString | None = None
+
+    def __hash__(self) -> int:
+        # Listings ask each offer alone, so that many manifests have one name.
+        first = self.offers[0]
+        return hash((self.name, len(self.offers), first.form, first.dtypes, first.verified_on, first.backward))

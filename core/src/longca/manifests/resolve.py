@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,13 +43,14 @@ def resolve_manifest(
     """
     if layout is not None:
         return _resolve_layout(manifest, problem, layout, anywhere)
-    for index, unverified in _fitting(manifest, problem, anywhere):
+    rest = _about_rest(manifest, problem, anywhere)
+    for index, unverified in rest.fitting:
         offer = manifest.offers[index]
         if not any(_about_mask(manifest.name, offer, problem)):
             return Verdict(manifest.name, offer, unverified=unverified)
     refusals = [
-        (offer, (*_about_mask(manifest.name, offer, problem), *_about_others(manifest, offer, problem, anywhere)))
-        for offer in manifest.offers
+        (offer, (*_about_mask(manifest.name, offer, problem), *reasons))
+        for offer, reasons in zip(manifest.offers, rest.reasons, strict=True)
     ]
     nearest = nearest_reasons(manifest.name, refusals, problem)
     if any(reason.code == "form" for reason in nearest):
@@ -62,24 +64,35 @@ def resolve_steps(manifest: KernelManifest, steps: Sequence[Problem | None]) -> 
         yield Verdict(manifest.name) if step is None else resolve_manifest(manifest, step)
 
 
-def _fitting(manifest: KernelManifest, problem: Problem, anywhere: bool) -> tuple[tuple[int, bool], ...]:
-    """The offers that cover a problem but for its mask, by index, and whether each is unverified. These are last."""
+class _Rest(NamedTuple):
+    """What does not depend on the mask.
 
-    def make() -> tuple[tuple[int, bool], ...]:
+    Attributes:
+        fitting: The offers without reasons against them, by index, and whether each is unverified. These are last.
+        reasons: The reasons against each offer.
+    """
+
+    fitting: tuple[tuple[int, bool], ...]
+    reasons: tuple[tuple[Reason, ...], ...]
+
+
+def _about_rest(manifest: KernelManifest, problem: Problem, anywhere: bool) -> _Rest:
+    def make() -> _Rest:
+        reasons = [tuple(_about_others(manifest, offer, problem, anywhere)) for offer in manifest.offers]
         found = [
             (index, _is_unverified(manifest, offer, problem))
             for index, offer in enumerate(manifest.offers)
-            if not any(_about_others(manifest, offer, problem, anywhere))
+            if not reasons[index]
         ]
-        return tuple(sorted(found, key=lambda one: one[1]))
+        return _Rest(tuple(sorted(found, key=lambda one: one[1])), tuple(reasons))
 
     checked = verified_stamp() if problem.device.kind == "cuda" else None
     packages = anywhere or tuple(map(missing, manifest.requires))
-    return _FITTING.get(None, (manifest, problem.settings, checked, packages), make)
+    return _RESTS.get(None, (manifest, problem.settings, checked, packages), make)
 
 
-#: The latest offers that cover problems but for their masks. New batches ask for the same ones.
-_FITTING: PlanCache[tuple[tuple[int, bool], ...]] = PlanCache(1024)
+#: The latest answers but for masks. New batches ask for the same ones.
+_RESTS: PlanCache[_Rest] = PlanCache(1024)
 
 
 def _is_unverified(manifest: KernelManifest, offer: Offer, problem: Problem) -> bool:
@@ -291,7 +304,7 @@ def stack_offers(
     found = np.full(len(stack.ranks), -1)
     for (heads_q, heads_kv, composed), steps in stack.kinds:
         kind = replace(problem, heads_q=heads_q, heads_kv=heads_kv, composed=composed)
-        indices = [index for index, _ in _fitting(manifest, kind, anywhere)]
+        indices = [index for index, _ in _about_rest(manifest, kind, anywhere).fitting]
         taken = stack.first_offers([manifest.offers[index] for index in indices], steps, every, problem.direction)
         found[steps] = np.array([*indices, -1])[taken]
     return found

@@ -151,7 +151,9 @@ def examine(registry: Registry, kernel: str, pattern: Pattern, direction: Direct
         return best
     for alone in _offers_apart(registry.manifest(kernel), question.device.kind):
         only_values = all(reason.code != "device" for reason in best.verdict.reasons)
-        if best.reach is Reach.OPTIONS and only_values and not alone.offers[0].runs_on(question.device.kind):
+        # Offers for other kinds of device come last, and are no nearer than one for another device of this kind.
+        is_answered = (best.reach is Reach.OPTIONS and only_values) or best.reach.distance <= Reach.DEVICE.distance
+        if is_answered and not alone.offers[0].runs_on(question.device.kind):
             break
         cell = _ask(registry, alone, problem, question)
         if cell.reach is Reach.HERE:
