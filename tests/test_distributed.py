@@ -26,7 +26,7 @@ SENT = {
 
 
 def run(folder: Path, *options: str, code: int = 0) -> tuple[list[dict[str, Any]], str]:
-    command = [sys.executable, "-m", "longca", "run", "distributed_quick", "--device", "cpu", "--nproc", "2"]
+    command = [sys.executable, "-m", "longca", "run", "distributed_quick", "--device", "cpu", "--gpus", "2"]
     environment = {
         **{name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")},
         "LONGCA_HISTORY": str(folder / "history.jsonl"),

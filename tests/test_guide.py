@@ -65,7 +65,7 @@ def test_it_is_found_and_listed(newcomer):
     assert re.search(found, newcomer.longca("plugins"))
     (row,) = re.findall(r"^ +first (.*)$", newcomer.longca("list-capabilities", "--device", "cpu"), re.MULTILINE)
     assert row.split() == ["FB"] * 12 + ["·"] * 2
-    said = newcomer.longca("show-layout", "gather_all", "--mask", "causal", "--seqlen", "4096", "--ranks", "2")
+    said = newcomer.longca("show-layout", "gather_all", "--mask", "causal", "--seqlen", "4096", "--gpus", "2")
     assert "Gather all, ring 2, contiguous placement" in said
 
 

@@ -96,7 +96,7 @@ def _running(folder: Path) -> list[int]:
 def test_the_culprit_on_a_link_is_named_and_the_next_case_is_right(tmp_path, part):
     out, names = tmp_path / "run", list(FAULTS)[part::2]
     (tmp_path / "faults.toml").write_text(SUITE.format(strategies=names), "utf-8")
-    command = [sys.executable, "-m", "longca", "run", "faults.toml", "--device", "cpu", "--nproc", "2"]
+    command = [sys.executable, "-m", "longca", "run", "faults.toml", "--device", "cpu", "--gpus", "2"]
     command += ["--timeout", "30", "--out", str(out)]
     ran = subprocess.run(command, env=_environment(tmp_path), capture_output=True, text=True, timeout=600, cwd=tmp_path)
     assert ran.returncode == 1, ran.stdout + ran.stderr

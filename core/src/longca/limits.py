@@ -15,7 +15,6 @@ __all__ = [
     "MAX_DENSE_CELLS",
     "MAX_DOCUMENTS",
     "MAX_DOCUMENT_BYTES",
-    "MAX_GIB",
     "MAX_HISTOGRAM_BYTES",
     "MAX_LIST_BYTES",
     "MAX_RANKS",
@@ -44,8 +43,8 @@ MAX_DOCUMENTS = MAX_SLICES = 2**20
 #: The most ranks that share a mask.
 MAX_RANKS = 2**14
 
-#: The longest deadline of a case in seconds, which is 11 days, and the most memory of a worker in GiB.
-MAX_SECONDS, MAX_GIB = 1e6, 2.0**20
+#: The longest deadline of a case in seconds, which is 11 days.
+MAX_SECONDS = 1e6
 
 #: The most further calls of each problem that is verified.
 MAX_REPEATS = 10**6

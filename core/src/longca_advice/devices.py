@@ -23,6 +23,9 @@ __all__ = [
 
 _GB = 10**9
 
+#: Words of a name that make no other GPU of it. A PCIe card is slower than the module of the same name.
+_SOCKET = re.compile(r"sxm\d?|nvl\d+|hbm\d?e?")
+
 
 def _gpu(name: str, capability: tuple[int, int], memory: int) -> Device:
     return Device("cuda", capability, memory, name)
@@ -37,18 +40,27 @@ DEVICES: Mapping[str, Device] = {
     "a100-40gb": _gpu("NVIDIA A100-SXM4-40GB", (8, 0), 40 * _GB),
     "a800": _gpu("NVIDIA A800-SXM4-80GB", (8, 0), 80 * _GB),
     "a10": _gpu("NVIDIA A10", (8, 6), 24 * _GB),
+    "a100-pcie": _gpu("NVIDIA A100 80GB PCIe", (8, 0), 80 * _GB),
+    "a100-pcie-40gb": _gpu("NVIDIA A100-PCIE-40GB", (8, 0), 40 * _GB),
+    "a40": _gpu("NVIDIA A40", (8, 6), 48 * _GB),
     "rtx3090": _gpu("NVIDIA GeForce RTX 3090", (8, 6), 24 * _GB),
     "a6000": _gpu("NVIDIA RTX A6000", (8, 6), 48 * _GB),
+    "l4": _gpu("NVIDIA L4", (8, 9), 24 * _GB),
+    "l40": _gpu("NVIDIA L40", (8, 9), 48 * _GB),
     "l40s": _gpu("NVIDIA L40S", (8, 9), 48 * _GB),
     "rtx4090": _gpu("NVIDIA GeForce RTX 4090", (8, 9), 24 * _GB),
     "h100": _gpu("NVIDIA H100 80GB HBM3", (9, 0), 80 * _GB),
+    "h100-pcie": _gpu("NVIDIA H100 PCIe", (9, 0), 80 * _GB),
+    "h100-nvl": _gpu("NVIDIA H100 NVL", (9, 0), 94 * _GB),
     "h800": _gpu("NVIDIA H800", (9, 0), 80 * _GB),
     "h20": _gpu("NVIDIA H20", (9, 0), 97_871 * 2**20),
     "gh200": _gpu("NVIDIA GH200 480GB", (9, 0), 96 * _GB),
     "h200": _gpu("NVIDIA H200", (9, 0), 150_754_820_096),
+    "h200-nvl": _gpu("NVIDIA H200 NVL", (9, 0), 150_754_820_096),
     "b200": _gpu("NVIDIA B200", (10, 0), 180 * _GB),
     "gb200": _gpu("NVIDIA GB200", (10, 0), 186 * _GB),
     "b300": _gpu("NVIDIA B300", (10, 3), 270 * _GB),
+    "gb300": _gpu("NVIDIA GB300", (10, 3), 270 * _GB),
     "rtx5090": _gpu("NVIDIA GeForce RTX 5090", (12, 0), 32 * _GB),
     "gb10": _gpu("NVIDIA GB10", (12, 1), 128 * _GB),
 }
@@ -57,7 +69,9 @@ DEVICES: Mapping[str, Device] = {
 #: none of H20. Its peaks are those of https://willitrunai.com/gpus/h20-96gb.
 PEAKS: Mapping[str, Mapping[str, float]] = {
     "H100 PCIe": {"bfloat16": 756.0, "float16": 756.0, "float32": 378.0, "float64": 51.0},
+    "H100 NVL": {"bfloat16": 835.0, "float16": 835.0, "float32": 417.0, "float64": 60.0},
     "H100": {"bfloat16": 989.0, "float16": 989.0, "float32": 494.0, "float64": 67.0},
+    "H200 NVL": {"bfloat16": 835.0, "float16": 835.0, "float32": 417.0, "float64": 60.0},
     "H200": {"bfloat16": 989.0, "float16": 989.0, "float32": 494.0, "float64": 67.0},
     "A100": {"bfloat16": 312.0, "float16": 312.0, "float32": 156.0, "float64": 19.5},
     "H20": {"bfloat16": 148.0, "float16": 148.0, "float32": 74.0, "float64": 1.0},
@@ -70,8 +84,6 @@ NO_DEVICE_REACHES = 5000.0
 
 #: Bytes that are left for the CUDA context, the code of loaded kernels, and the buffers of cuBLAS and NCCL.
 RESERVED = 2**30
-
-_UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 @dataclass(frozen=True)
@@ -92,22 +104,6 @@ class Capacity:
             )
 
     @staticmethod
-    def parse(text: str) -> Capacity:
-        """A capacity named by its size, such as `80GB` (80 · 10⁹ bytes) or `80GiB` (80 · 2³⁰ bytes).
-
-        Raises:
-            RequestError: Anything else, or a size that leaves nothing beside the reserved bytes.
-        """
-        found = re.fullmatch(r"\s*([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*([A-Za-z]+)\s*", text)
-        units = {unit.lower(): size for unit, size in _UNITS.items()}
-        if not found or found[2].lower() not in units:
-            raise RequestError(
-                f"{text!r} is no size of memory. Give a number and a unit, such as 80GB (80 · 10^9 bytes) or 80GiB "
-                f"(80 · 2^30 bytes); units are {', '.join(_UNITS)}"
-            )
-        return Capacity(int(float(found[1]) * units[found[2].lower()]))
-
-    @staticmethod
     def of(device: Device) -> Capacity | None:
         """The capacity of a device, or of this machine for a CPU. None if its memory is unknown or all reserved."""
         memory = cpu_device().memory if device.kind == "cpu" and device.memory is None else device.memory
@@ -124,32 +120,53 @@ class Capacity:
 
 
 def named_device(text: str | None, measured: Mapping[str, Device] | None = None) -> Device:
-    """A device by a name of DEVICES, a vendor's name that has evidence, `cpu`, or `cuda:9.0` for a compute capability.
+    """A device by its name.
 
-    None is this machine's device. `measured` is None where the caller takes no records.
+    The name is one of DEVICES or NVIDIA's own, such as `h100`, `H100-SXM5-80GB` or `NVIDIA H100 PCIe`, or a vendor's
+    name that has evidence, or `cuda:9.0` for a compute capability, or `cpu`. `cuda` and None are this machine's device.
+    `measured` is None where the caller takes no records.
 
     Raises:
         RequestError: The name is unknown. The message lists the names, and says how to add one.
     """
-    if text is None:
-        return current_device()
-    key = text.strip().lower().replace("nvidia ", "").replace(" ", "-")
-    if key in DEVICES:
-        return DEVICES[key]
-    for device in DEVICES.values():
-        if text == device.name:
-            return device
+    here = current_device()
+    if text is None or text == here.kind == "cuda":
+        return here
+    text = text.partition(" (compute capability")[0].strip()
     if text == "cpu":
         return cpu_device()
-    if text.startswith("cuda:"):
-        return Device.parse(text)
+    if found := re.fullmatch(r"cuda:([0-9]{1,3})\.([0-9]{1,2})", text):
+        return Device("cuda", (int(found[1]), int(found[2])))
     if measured is not None and text in measured:
         return measured[text]
+    if gpu := _gpu_named(text):
+        return gpu
     more = ", with --memory; or measure on it with `longca run`, and give that run's folder as --records"
     raise RequestError(
         f"unknown device {text!r}. Known are {', '.join(DEVICES)} and cpu. Name another one by its compute capability, "
         f"such as cuda:9.0{'' if measured is None else more}"
     )
+
+
+def _gpu_named(text: str) -> Device | None:
+    """The GPU of DEVICES with a name, which may also give the memory and a socket that makes no other GPU of it."""
+    words = _words(text)
+    for key, device in DEVICES.items():
+        further = words - _words(key) - _words(device.name)
+        if words >= _words(key) and all(_SOCKET.fullmatch(word) or _is_memory(word, device.memory) for word in further):
+            return device
+    return None
+
+
+def _words(name: str) -> set[str]:
+    """The words of a GPU's name that tell it from others."""
+    apart = re.sub(r"(sxm\d?|pcie|nvl\d*)", r" \1 ", re.sub(r"nvidia|tesla|geforce|rtx", " ", name.lower()))
+    return set(re.findall("[a-z0-9]+", re.sub(r"\s+gb", "gb", apart)))
+
+
+def _is_memory(word: str, memory: int | None) -> bool:
+    """Whether a word such as `80gb` is a device's memory, by the vendor's figure or by the driver's."""
+    return word.endswith("gb") and word[:-2].isdecimal() and abs(int(word[:-2]) * _GB / (memory or 1) - 1) < 0.1
 
 
 def evidence_name(device: Device) -> str:

@@ -16,6 +16,7 @@ from longca.manifests.devices import current_device
 from longca.manifests.offers import DType
 from longca.manifests.pairs import split
 from longca.masks import Mask
+from longca.parsing import parse_bytes
 from longca.plugins import Registry, registry
 from longca_advice.candidates import Ranking, rank_kernels
 from longca_advice.choices import Recommendation, Refused
@@ -117,7 +118,7 @@ def recommend(
     chosen, pairs = _chosen(kernels or tuple(provided.kernels), provided, training)
     capacity = Capacity.of(where)
     if memory is not None:
-        capacity = Capacity.parse(memory) if isinstance(memory, str) else Capacity(memory)
+        capacity = Capacity(parse_bytes(memory) if isinstance(memory, str) else memory)
     request = Request(problem, training, provided, known.costs, capacity, chosen, pairs=pairs)
     within, between = Link.both(network)
     links = partial(known.links, per_host=per_node, between=between, within=within)

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import torch
 
 from longca import masks
 from longca.errors import RequestError, UnknownNameError
@@ -46,7 +47,12 @@ def test_what_no_problem_may_ask(fields, message):
         problem(**fields)
 
 
-@pytest.mark.parametrize("fields", [{"dtype": "bf16"}, {"direction": "backwards"}])
+@pytest.mark.parametrize("dtype", ["bf16", "BF16", "torch.bfloat16", torch.bfloat16])
+def test_a_dtype_is_known_by_its_short_name_and_by_pytorchs(dtype):
+    assert problem(dtype=dtype) == problem(dtype="bfloat16")
+
+
+@pytest.mark.parametrize("fields", [{"dtype": "bfloat"}, {"direction": "backwards"}])
 def test_unknown_names_say_what_is_near(fields):
     with pytest.raises(UnknownNameError, match="Did you mean"):
         problem(**fields)
@@ -77,17 +83,3 @@ def test_some_heads_and_tokens_ask_for_their_part_of_the_mask(mask, heads, range
     picked = {1: (0,), 4: heads_kv, 8: heads_q}[mask.heads]
     shown = mask.dense().reshape(mask.heads, 256, 256)[np.ix_(picked, queries, keys)]
     assert (part.mask.dense() == shown.squeeze()).all()
-
-
-@pytest.mark.parametrize(
-    ("text", "device"),
-    [("cpu", Device("cpu")), ("cuda:9.0", Device("cuda", (9, 0))), ("cuda:12.1", Device("cuda", (12, 1)))],
-)
-def test_devices_are_named(text, device):
-    assert Device.parse(text) == device
-
-
-@pytest.mark.parametrize("text", ["", "cuda", "cuda:90", "cuda:9.0 ", "gpu", "cuda:9.0.1", "\x1b[31m", "cuda:٩.0"])
-def test_no_other_devices_are(text):
-    with pytest.raises(RequestError, match=r"Give cpu, or cuda:9\.0"):
-        Device.parse(text)

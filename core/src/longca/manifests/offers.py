@@ -7,7 +7,7 @@ dimension. So a manifest lists rows, and a problem is valid if one row covers al
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, cast, get_args
 
 from packaging.requirements import InvalidRequirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -26,7 +26,7 @@ __all__ = [
     "MetadataMemory",
     "Offer",
     "RequirementString",
-    "check_dtype",
+    "parse_dtype",
 ]
 
 DType = Literal["float64", "float32", "bfloat16", "float16"]
@@ -34,21 +34,25 @@ DType = Literal["float64", "float32", "bfloat16", "float16"]
 #: Bytes of an element of each data type.
 DTYPE_BYTES: dict[str, int] = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
+_SHORT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64", "half": "float16"}
 
-def check_dtype(dtype: object) -> None:
-    """Checks the name of a data type of q, k and v.
+
+def parse_dtype(dtype: object) -> DType:
+    """The data type of q, k and v by its name, such as `bfloat16` or `bf16`, or by PyTorch's `torch.bfloat16`.
 
     Raises:
         RequestError: It has 8 bits or fewer.
         UnknownNameError: It is unknown.
     """
-    known = get_args(DType)
-    if any(part in str(dtype) for part in ("fp8", "float8", "int8", "fp4", "float4", "e4m3", "e5m2")):
+    name, known = str(dtype).strip().lower().removeprefix("torch."), get_args(DType)
+    if any(part in name for part in ("fp8", "float8", "int8", "fp4", "float4", "e4m3", "e5m2")):
         raise RequestError(
             f"LongCA has no attention in {dtype} yet, nor in other types of 8 bits; give {', '.join(known)}"
         )
-    if dtype not in known:
+    name = _SHORT_DTYPES.get(name, name)
+    if name not in known:
         raise UnknownNameError("dtype", str(dtype), known)
+    return cast(DType, name)
 
 
 MetadataMemory = Literal["O(1)", "O(documents)", "O(slices)", "O(S)", "O(blocks)", "O(S²)"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
@@ -11,7 +10,7 @@ from typing import Literal
 
 from longca.errors import RequestError, UnknownNameError
 from longca.limits import shown
-from longca.manifests.offers import Direction, DType, check_dtype
+from longca.manifests.offers import Direction, DType, parse_dtype
 from longca.masks import BlockSparseMask, Mask, Pattern
 
 __all__ = ["Device", "Direction", "Problem"]
@@ -43,19 +42,6 @@ class Device:
                 "capability"
             )
 
-    @staticmethod
-    def parse(text: str) -> Device:
-        """A device named on the command line: `cpu`, or `cuda:9.0` for a compute capability.
-
-        Raises:
-            RequestError: It is neither.
-        """
-        if text == "cpu":
-            return Device("cpu")
-        if found := re.fullmatch(r"cuda:([0-9]{1,3})\.([0-9]{1,2})", text):
-            return Device("cuda", (int(found[1]), int(found[2])))
-        raise RequestError(f"unknown device {text!r}. Give cpu, or cuda:9.0 for a compute capability")
-
     def __str__(self) -> str:
         if self.capability is None:
             return self.name or self.kind
@@ -76,7 +62,7 @@ class Problem:
         heads_q: Query heads.
         heads_kv: Key and value heads. None for the number of query heads.
         head_dim: Head dimension of q, k and v.
-        dtype: Data type of q, k and v.
+        dtype: Data type of q, k and v, such as `bfloat16` or `bf16`.
         device: The device.
         direction: `forward`, or `backward` for both. Strings become members of `Direction`.
         softmax_scale: Factor on the scores. None for 1/√head_dim.
@@ -128,7 +114,7 @@ class Problem:
                 f"the mask has {self.mask.heads} heads, but q has {self.heads_q} and k has {self.heads_kv}; "
                 "a mask has one head, or one for each KV head or each query head"
             )
-        check_dtype(self.dtype)
+        object.__setattr__(self, "dtype", parse_dtype(self.dtype))
         if self.direction not in tuple(Direction):
             raise UnknownNameError("direction", str(self.direction), Direction)
         object.__setattr__(self, "direction", Direction(self.direction))

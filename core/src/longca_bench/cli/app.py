@@ -22,7 +22,7 @@ from typer.core import TyperGroup
 
 from longca.errors import LongCAError, MissingPackageError, PluginError, RecordError, VerificationError
 from longca.plain_text import plain_text
-from longca_bench.cli.options import NoPlugin
+from longca_bench.cli.options import Command, NoPlugin
 
 __all__ = ["COMMANDS", "app", "main"]
 
@@ -57,7 +57,7 @@ class _Commands(TyperGroup):
         name = cmd_name.replace("-", "_")
         module = import_module(f"longca_bench.cli.{name}")
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        alone.command(cmd_name, cls=getattr(module, "COMMAND_CLASS", None))(getattr(module, name))
+        alone.command(cmd_name, cls=Command)(getattr(module, name))
         command = typer.main.get_command(alone)
         _without_values(command.get_params(ctx))
         command.help = "\n\n".join(" ".join(part.split()) for part in (command.help or "").split("\n\n"))

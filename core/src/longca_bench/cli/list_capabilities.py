@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longca_bench.cli.options import AsJson, NoPlugin, chosen_directions, open_registry, print_json
+from longca.parsing import parse_heads
+from longca_bench.cli import options
+from longca_bench.cli.options import chosen_directions, open_registry, option, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -20,38 +22,27 @@ __all__ = ["list_capabilities"]
 
 def list_capabilities(
     context: typer.Context,
-    kernel: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this kernel. Repeatable.")] = None,
-    mask: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this mask pattern. Repeatable.")] = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="h100, cuda:9.0, cpu, … (default: this machine's)")
-    ] = None,
-    direction: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only forward, or only backward. (default: both)")
-    ] = None,
-    gqa: Annotated[
-        bool | None, typer.Option("--gqa/--mha", help="Ask for 64:8 or for 8:8 heads. (default: 64:8, else 8:8)")
-    ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(metavar="NAME", help="bfloat16, float32, … (default: bfloat16, else any)")
-    ] = None,
-    head_dim: Annotated[int | None, typer.Option(help="Head dimension. (default: 128, else 64)")] = None,
-    why: Annotated[
-        tuple[str, str] | None, typer.Option(metavar="KERNEL PATTERN", help="Explain one cell of the matrix.")
-    ] = None,
-    as_json: AsJson = False,
-    no_plugin: NoPlugin = None,
+    kernel: options.Kernels = None,
+    mask: Annotated[list[str] | None, option("Only this mask pattern. Repeatable.", complete=options.masks)] = None,
+    device: options.DeviceName = None,
+    direction: options.DirectionName = "training",
+    heads: Annotated[str | None, option("Query heads and KV heads. (default: 64:8, else 8:8)", "HQ:HKV")] = None,
+    dtype: Annotated[str | None, option("bf16, fp16, fp32, … (default: bfloat16, else any)", "NAME")] = None,
+    head_dim: Annotated[int | None, option("Head dimension. (default: 128, else 64)", "N")] = None,
+    why: Annotated[tuple[str, str] | None, option("Explain one cell of the matrix.", "KERNEL PATTERN")] = None,
+    as_json: options.AsJson = False,
+    no_plugin: options.NoPlugin = None,
 ) -> None:
     """Lists the masks that each kernel takes on a device, and the reasons against the others.
 
     Example: longca list-capabilities --device cuda:9.0 --why fa3 causal_document
     """
-    from longca.manifests.problem import Direction
     from longca.masks import PATTERNS, get_pattern
     from longca_bench.reports.capabilities import examine
 
     registry = open_registry(context, no_plugin)
-    question = _question(device, gqa, dtype, head_dim)
-    directions = chosen_directions(direction) or tuple(Direction)
+    question = _question(device, heads, dtype, head_dim)
+    directions = chosen_directions(direction)
     if why:
         kernels: Iterable[str] = [why[0]]
         patterns = [get_pattern(why[1])]
@@ -74,17 +65,15 @@ def list_capabilities(
         _print(question, manifests, [pattern.name for pattern in patterns], matrix, strategies)
 
 
-def _question(device: str | None, gqa: bool | None, dtype: Any, head_dim: int | None) -> Question:
-    from longca.manifests.offers import check_dtype
+def _question(device: str | None, heads: str | None, dtype: str | None, head_dim: int | None) -> Question:
+    from longca.manifests.offers import parse_dtype
     from longca.manifests.problem import Direction
     from longca.masks import PATTERNS
     from longca_advice.devices import named_device
-    from longca_bench.reports.capabilities import GQA, MHA, Question
+    from longca_bench.reports.capabilities import Question
 
-    if dtype is not None:
-        check_dtype(dtype)
-    heads = None if gqa is None else GQA if gqa else MHA
-    question = Question(named_device(device), dtype, heads, head_dim)
+    asked = None if dtype is None else parse_dtype(dtype), None if heads is None else parse_heads(heads)
+    question = Question(named_device(device), *asked, head_dim)
     question.problem(PATTERNS["full"], Direction.FORWARD)  # refuses what no problem may ask
     return question
 

@@ -7,18 +7,19 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from longca.errors import RequestError
-from longca_bench.cli.options import flag, takes_options
+from longca.parsing import parse_share, parse_tokens
+from longca_bench.cli.options import flag, option, takes_options
 
 if TYPE_CHECKING:
     from longca.masks import Mask
 
-__all__ = ["PANEL", "SEQLEN", "WHICH", "MaskOptions", "say_lengths", "takes_mask"]
+__all__ = ["PANEL", "SEQLEN", "MaskOptions", "say_lengths", "takes_mask"]
 
 #: Tokens of a mask if no option gives its length.
 SEQLEN = 4096
@@ -26,48 +27,43 @@ SEQLEN = 4096
 #: The heading of these options in the help.
 PANEL = "One mask"
 
-#: The help of a mask's name.
-WHICH = "A pattern such as causal_document, patterns joined by &, or a file of a mask (.npy, .pt, .json)."
-
 #: The options that are factors of a pattern.
 _FACTORS = ("documents", "window", "prefix", "block", "global_tokens", "boundaries", "kept")
 
 
-def _option(help: str, metavar: str | None = None) -> Any:
-    """An option of the mask's panel."""
-    return typer.Option(help=help, metavar=metavar, rich_help_panel=PANEL)
+_option = partial(option, rich_help_panel=PANEL)
+_tokens = partial(_option, metavar="N", read=parse_tokens)
 
 
 @dataclass(frozen=True)
 class MaskOptions:
     """The options of a mask, as the command line gives them. `takes_mask` adds them to a command.
 
-    `documents` has lengths separated by commas, or the path of a file of lengths. A text of digits, commas, signs and
+    `documents` has lengths separated by commas, or the path of a file of lengths. A text of digits, commas, K, M and
     spaces is a list. Any other text is a path.
     """
 
     seqlen: Annotated[
-        int | None, typer.Option(help="Queries, and keys without --seqlen-k. (default: that of the mask, or 4096)")
+        int | None,
+        option("Queries, and keys without --seqlen-k. (default: the mask's, or 4096)", "N", read=parse_tokens),
     ] = None
-    seqlen_k: Annotated[int | None, _option("Number of keys, for patterns that allow Sq ≠ Sk.")] = None
+    seqlen_k: Annotated[int | None, _tokens("Number of keys, for patterns that allow Sq ≠ Sk.")] = None
     lengths: Annotated[
         str | None, _option("Draw document lengths from pile, prolong64k, prolong512k, mix or a file.", "NAME|FILE")
     ] = None
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of factors that are not given, which are drawn. (default: 0)")
-    ] = None
+    seed: Annotated[int | None, option("Seed of factors that are not given, which are drawn. (default: 0)", "N")] = None
     documents: Annotated[
         str | None,
         _option("These document lengths: 1000,96,3000, or a file, such as FILE.parquet:COLUMN.", "LENGTHS|FILE"),
     ] = None
-    window: Annotated[int | None, _option("Distance that a query sees, in tokens.")] = None
-    prefix: Annotated[int | None, _option("Tokens of the prefix.")] = None
-    block: Annotated[int | None, _option("Tokens of a block.")] = None
-    global_tokens: Annotated[int | None, _option("First tokens that see all tokens and are seen by all.")] = None
+    window: Annotated[int | None, _tokens("Distance that a query sees, in tokens.")] = None
+    prefix: Annotated[int | None, _tokens("Tokens of the prefix.")] = None
+    block: Annotated[int | None, _tokens("Tokens of a block.")] = None
+    global_tokens: Annotated[int | None, _tokens("First tokens that see all tokens and are seen by all.")] = None
     boundaries: Annotated[str | None, _option("Block bounds from 0 to the length: 0,100,4096.", "N,N,...")] = None
-    kept: Annotated[float | None, _option("Share of the blocks that is kept, from 0 to 1.")] = None
+    kept: Annotated[float | None, _option("Share of the kept blocks: 0.2 or 20%.", "X", read=parse_share)] = None
     mask_heads: Annotated[
-        int | None, _option("Heads with masks of their own, for block-sparse patterns. (default: one a KV head)")
+        int | None, _option("Heads with masks of their own, for block-sparse patterns. (default: one a KV head)", "N")
     ] = None
 
     @property
@@ -128,8 +124,8 @@ class MaskOptions:
             f"{shlex.quote(pattern)} --seqlen {tokens} {options}. --seed 0 instead draws what is not given"
         )
 
-    def mask(self, pattern: str, heads: int | None = None) -> Mask:
-        """The mask of a command. Factors that were not given are drawn as LongCA-bench draws them.
+    def mask(self, pattern: str, heads: int = 1) -> Mask:
+        """The mask of a command for a number of KV heads. Factors that were not given are drawn as by LongCA-bench.
 
         A file of lengths is described on standard error. With --seqlen-k, no factor is drawn and the window is 1024.
         """
@@ -139,8 +135,8 @@ class MaskOptions:
         kind = get_pattern(pattern)
         self.check_lengths(pattern)
         factors, tokens = self.factors(), check_tokens(self.tokens(pattern=pattern))
-        if (own := self.mask_heads or heads) is not None:
-            factors["heads"] = own
+        if kind.per_head or self.mask_heads is not None:
+            factors["heads"] = self.mask_heads or heads
         if self.seqlen_k is None:
             if self.lengths is not None:
                 say_lengths(self.lengths)
@@ -171,7 +167,7 @@ def say_lengths(lengths: str) -> None:
 
 def _documents(text: str) -> list[int]:
     """The lengths in a list, or in a file."""
-    if re.fullmatch(r"[\d\s,+-]*", text, re.ASCII):
+    if re.fullmatch(r"[\d\s,+-]*|\s*\d[\d\s.,kKmM]*", text, re.ASCII):
         lengths = _integers("documents", text, "1000,96,3000")
         for place, length in enumerate(lengths, 1):
             if length < 1:
@@ -203,6 +199,6 @@ def _example(name: str, tokens: int) -> str:
 
 def _integers(name: str, text: str, example: str) -> list[int]:
     try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
+        return [parse_tokens(part) for part in text.split(",")]
+    except RequestError:
         raise RequestError(f"--{name} is {text!r}; give integers separated by commas, such as {example}") from None

@@ -6,37 +6,129 @@ import inspect
 import json
 from dataclasses import fields
 from functools import wraps
+from importlib import import_module
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from longca.errors import RequestError, UnknownNameError
+from longca.parsing import parse_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from longca.manifests import Device
     from longca.manifests.problem import Direction
     from longca.plugins import Registry
 
 __all__ = [
+    "WHICH",
     "AsJson",
+    "Command",
+    "DeviceName",
+    "DirectionName",
+    "Dtype",
+    "HeadDim",
+    "Heads",
+    "Kernels",
     "NoPlugin",
+    "Pattern",
+    "Strategies",
+    "Timeout",
     "chosen_device",
     "chosen_directions",
     "count_workers",
+    "devices",
     "flag",
+    "kernels",
+    "masks",
     "open_registry",
+    "option",
     "print_json",
     "say_complaints",
+    "strategies",
     "takes_options",
 ]
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-NoPlugin = Annotated[
-    list[str] | None,
-    typer.Option("--no-plugin", metavar="NAME", help="Leave out this plugin or distribution. Repeatable."),
+#: The old names of options, and what they mean.
+_OLD_NAMES = {
+    "--nproc": ["--gpus"],
+    "--ranks": ["--gpus"],
+    "--forward": ["--direction", "forward"],
+    "--gqa": ["--heads", "64:8"],
+    "--mha": ["--heads", "8:8"],
+}
+#: Choices that --recommended measures without a number.
+_RECOMMENDED = 3
+
+
+class Command(TyperCommand):
+    """A command whose options also have their old names, and whose `--recommended` needs no number."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses arguments, with the new name for each old one, and with the number that is left out."""
+        known = {name for each in self.params for name in each.opts}
+        given: list[str] = []
+        for text, following in zip_longest(args, args[1:], fillvalue=""):
+            name, equals, value = text.partition("=")
+            new, *values = _OLD_NAMES.get(name, [name])
+            given += [new + equals + value, *values] if new in known else [text]
+            if text == "--recommended" and not following.lstrip("-").isdecimal():
+                given.append(str(_RECOMMENDED))
+        return super().parse_args(ctx, given)
+
+
+def option(
+    help: str,
+    metavar: str | None = None,
+    *names: str,
+    read: Callable[[str], Any] | None = None,
+    complete: Callable[[str], list[str]] | None = None,
+    **settings: Any,
+) -> Any:
+    """An option whose text a function may read, and which a shell may complete."""
+
+    def parser(text: Any) -> Any:
+        assert read is not None
+        try:
+            return read(str(text))
+        except RequestError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    settings |= {"parser": read and parser, "autocompletion": complete}
+    return typer.Option(*names, help=help, metavar="NAME" if complete else metavar, **settings)
+
+
+def _completed(module: str, names: Callable[[Any], Iterable[str]]) -> Callable[[str], list[str]]:
+    """What a shell completes a text by: names that a module knows."""
+    return lambda incomplete: [name for name in names(import_module(module)) if name.startswith(incomplete)]
+
+
+devices = _completed("longca_advice.devices", lambda devices: (*devices.DEVICES, "cuda", "cpu"))
+kernels = _completed("longca.plugins", lambda plugins: plugins.registry().kernels)
+masks = _completed("longca.masks", lambda masks: masks.PATTERNS)
+strategies = _completed("longca.plugins", lambda plugins: plugins.registry().strategies)
+
+#: The help of a mask's name.
+WHICH = "A pattern such as causal_document, patterns joined by &, or a file of a mask (.npy, .pt, .json)."
+Pattern = Annotated[str, typer.Argument(help=WHICH, autocompletion=masks)]
+Kernels = Annotated[
+    list[str] | None, option("Only this kernel, or this pair such as fa3+fa4. Repeatable.", complete=kernels)
 ]
+Strategies = Annotated[list[str] | None, option("Only this strategy. Repeatable.", complete=strategies)]
+Heads = Annotated[str, option("Query heads and KV heads, such as 64:8.", "HQ:HKV")]
+HeadDim = Annotated[int, option("Head dimension.", "N")]
+Dtype = Annotated[str, option("Data type of q, k and v, such as bf16 or fp16.", "NAME")]
+DirectionName = Annotated[str, option("forward, backward, or training for both.", "NAME")]
+DeviceName = Annotated[
+    str | None,
+    option("A GPU such as h200 or H100-PCIe, cuda:9.0, cuda or cpu. (default: this machine's)", complete=devices),
+]
+Timeout = Annotated[float, option("Seconds that a case may take, or a time such as 10min.", "TIME", read=parse_seconds)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+NoPlugin = Annotated[list[str] | None, option("Leave out this plugin or distribution. Repeatable.", "NAME")]
 
 
 def takes_options(
@@ -83,29 +175,32 @@ def print_json(value: Any) -> None:
 
 
 def chosen_directions(direction: str | None) -> tuple[Direction, ...]:
-    """The directions of --direction, or an empty tuple for all."""
+    """The directions of --direction, of which `training` is both, or an empty tuple without the option."""
     from longca.manifests.problem import Direction
 
     if direction is None:
         return ()
+    if direction == "training":
+        return tuple(Direction)
     if direction not in list(Direction):
-        raise UnknownNameError("direction", direction, list(Direction))
+        raise UnknownNameError("direction", direction, [*Direction, "training"])
     return (Direction(direction),)
 
 
 def chosen_device(name: str | None) -> Device:
-    """The device of --device. Without the option it is this machine's GPU, or the CPU without a GPU."""
+    """The device of --device for a command that computes, on this machine's GPU or on the CPU."""
     from longca.manifests import Device
     from longca.manifests.devices import current_device
+    from longca_advice.devices import named_device
 
     here = current_device()
     if name in (None, here.kind):
         return here
     if name == "cpu":
         return Device("cpu")
-    if name != "cuda":
-        raise UnknownNameError("device", str(name), ("cpu", "cuda"))
-    raise RequestError(f"this machine has no CUDA device, only {here}. Take --device cpu")
+    if name != "cuda" and (asked := named_device(name)).capability == here.capability and asked.name in ("", here.name):
+        return here
+    raise RequestError(f"this machine has no {name}, only {here}. Leave out --device, or take --device cpu")
 
 
 def say_complaints(complaints: Sequence[str]) -> None:

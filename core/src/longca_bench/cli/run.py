@@ -12,8 +12,8 @@ import typer
 
 from longca.errors import RequestError
 from longca_bench.cli.mask_options import MaskOptions, say_lengths, takes_mask
-from longca_bench.cli.options import chosen_device, count_workers, open_registry, takes_options
-from longca_bench.cli.run_advised import RunCommand, advised, measured_outcomes, print_advised, write_outcomes
+from longca_bench.cli.options import chosen_device, count_workers, masks, open_registry, takes_options
+from longca_bench.cli.run_advised import advised, measured_outcomes, print_advised, write_outcomes
 from longca_bench.cli.run_options import RunOptions, chosen_suite
 from longca_bench.measuring.options import let_threads_sleep
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["run", "run_folder"]
 
-#: The class of the command.
-COMMAND_CLASS = RunCommand
 _MANY_PAIRS = 100
 
 
@@ -38,9 +36,14 @@ _MANY_PAIRS = 100
 @takes_options(RunOptions, "options")
 def run(
     context: typer.Context,
-    suite: Annotated[str, typer.Argument(help="A suite's name, a TOML file of one, or a mask as show-mask takes it.")],
-    described: MaskOptions = MaskOptions(),
+    suite: Annotated[
+        str,
+        typer.Argument(
+            help="A suite's name, a TOML file of one, or a mask as show-mask takes it.", autocompletion=masks
+        ),
+    ],
     options: RunOptions = RunOptions(),
+    described: MaskOptions = MaskOptions(),
 ) -> None:
     """Measures a suite or one problem. Every case is planned, verified, and only then timed.
 
@@ -79,7 +82,7 @@ def _run(
     from longca_bench.suites.tasks import takes
 
     registry, where = open_registry(context, options.no_plugin), chosen_device(options.device)
-    ranks = options.nproc if leader is None else leader.size
+    ranks = options.gpus if leader is None else leader.size
     suite, selection = chosen_suite(name, options, described, selection, ranks)
     _check_ranks(options, where, ranks)
     outcomes: list[Outcome] = []
@@ -118,9 +121,9 @@ def _leader(leader: Leader | None, ranks: int | None) -> AbstractContextManager[
 def _check_ranks(options: RunOptions, where: Device, ranks: int | None) -> None:
     """Refuses options that do not go with ranks."""
     if ranks is not None and options.ab:
-        raise RequestError("--ab lets two kernels take turns on one device; leave it out, or --nproc and torchrun")
-    if options.nproc is not None and where.kind == "cuda" and options.nproc > (here := count_workers(where)):
-        raise RequestError(f"--nproc {options.nproc} needs as many GPUs, and {here} are visible. Take --nproc {here}")
+        raise RequestError("--ab lets two kernels take turns on one device; leave it out, or --gpus and torchrun")
+    if options.gpus is not None and where.kind == "cuda" and options.gpus > (here := count_workers(where)):
+        raise RequestError(f"--gpus {options.gpus} needs as many GPUs, and {here} are visible. Take --gpus {here}")
 
 
 def _measure(
@@ -152,7 +155,7 @@ def _measure(
         say_beforehand(folder, len(cases) - len(left), left, where, registry)
     elsewhere = {case.kernel for case in filter(is_elsewhere(registry, where), left)}
     progress = Progress(sum(case.kernel not in elsewhere for case in left), quiet=options.as_json)
-    settings = options.settings(registry.disabled, count_workers(where))
+    settings = options.settings(suite, count_workers(where))
 
     def keep(record: Record) -> None:
         folder.append(record)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from typer.core import TyperCommand
 
 from longca_bench.cli.options import print_json
 
@@ -19,25 +17,7 @@ if TYPE_CHECKING:
     from longca_bench.measuring.records import Record
     from longca_bench.suites.suite import Suite
 
-__all__ = ["RunCommand", "advised", "measured_outcomes", "print_advised", "write_outcomes"]
-
-#: Choices that --recommended measures without a number.
-_MOST = 3
-
-
-class RunCommand(TyperCommand):
-    """A command whose option --recommended needs no number."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses arguments, with the number that is left out."""
-        return super().parse_args(ctx, list(_with_number(args)))
-
-
-def _with_number(args: Sequence[str]) -> Iterator[str]:
-    for place, text in enumerate(args):
-        yield text
-        if text == "--recommended" and not "".join(args[place + 1 : place + 2]).lstrip("-").isdecimal():
-            yield str(_MOST)
+__all__ = ["advised", "measured_outcomes", "print_advised", "write_outcomes"]
 
 
 def advised(

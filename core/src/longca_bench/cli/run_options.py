@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from longca.errors import RequestError, UnknownNameError
-from longca.limits import MAX_GIB, MAX_SECONDS
-from longca_bench.cli.mask_options import PANEL, MaskOptions
-from longca_bench.cli.options import AsJson, NoPlugin, chosen_directions, flag
+from longca.parsing import parse_heads, parse_seconds, parse_tokens
+from longca_bench.cli import options
+from longca_bench.cli.mask_options import MaskOptions
+from longca_bench.cli.options import chosen_directions, flag, option
 from longca_bench.measuring.options import DEADLINE, Options
 
 if TYPE_CHECKING:
@@ -28,90 +30,64 @@ _EXCLUSIVE = (
     ("recommended", "function"),
     ("ab", "pairs"),
     ("ab", "kernel"),
-    ("function", "nproc"),
+    ("function", "gpus"),
     ("function", "strategy"),
 )
+
+
+_case = partial(option, rich_help_panel="Cases. All but --direction are repeatable")
+_rank = partial(option, rich_help_panel="Several GPUs, or ranks on a CPU")
+_how = partial(option, rich_help_panel="Ways to measure")
+_Names, _Numbers = list[str] | None, list[int] | None
 
 
 @dataclass(frozen=True)
 class RunOptions:
     """The options of `longca run` beside those of a mask. A new option is one more field."""
 
-    kernel: Annotated[list[str] | None, typer.Option(help="Only this kernel. Repeatable. (default: all)")] = None
-    mask: Annotated[list[str] | None, typer.Option(help="Only this mask pattern of the suite. Repeatable.")] = None
-    seqlen: Annotated[
-        list[int] | None, typer.Option(help="Only this length, also one that the suite lacks. Repeatable.")
+    kernel: Annotated[_Names, _case("Only this kernel or pair. (default: all)", complete=options.kernels)] = None
+    mask: Annotated[_Names, _case("Only this mask pattern of the suite.", complete=options.masks)] = None
+    seqlen: Annotated[_Numbers, _case("Only this length, or one that the suite lacks.", "N", read=parse_tokens)] = None
+    heads: Annotated[_Names, _case("Only these heads. (default: the suite's; for a pattern 32:8)", "HQ:HKV")] = None
+    head_dim: Annotated[_Numbers, _case("Head dimension of a pattern's problem. (default: 128)", "N")] = None
+    dtype: Annotated[_Names, _case("Dtype of a pattern's problem, such as fp16. (default: bfloat16)", "NAME")] = None
+    direction: Annotated[
+        str | None, _case("Only forward, only backward, or training for both. (default: the suite's)", "NAME")
     ] = None
-    heads: Annotated[
-        list[str] | None, typer.Option(help="Only these heads. Repeatable. (default: the suite's; for a pattern 32:8)")
+    seed: Annotated[_Numbers, _case("Only this seed. (default: the suite's; for a pattern 0)", "N")] = None
+    gpus: Annotated[
+        int | None, _rank("Number of GPUs, or of ranks on a CPU, that share each case.", "N", min=1, max=4096)
     ] = None
-    seed: Annotated[
-        list[int] | None, typer.Option(help="Only this seed. Repeatable. (default: the suite's; for a pattern 0)")
-    ] = None
-    direction: Annotated[str | None, typer.Option(help="Only this direction, forward or backward.")] = None
-    strategy: Annotated[list[str] | None, typer.Option(help="Only this strategy. Repeatable.")] = None
-    placement: Annotated[
-        list[str] | None, typer.Option(help="Only this placement, also one that the suite lacks. Repeatable.")
-    ] = None
-    nproc: Annotated[
-        int | None, typer.Option(help="Number of ranks to start on this host. They share each case.", min=1, max=4096)
-    ] = None
-    head_dim: Annotated[
-        list[int] | None,
-        typer.Option(help="Head dimension of a pattern's problem. Repeatable. (default: 128)", rich_help_panel=PANEL),
-    ] = None
-    dtype: Annotated[
-        list[str] | None,
-        typer.Option(help="Dtype of a pattern's problem. Repeatable. (default: bfloat16)", rich_help_panel=PANEL),
-    ] = None
-    device: Annotated[str | None, typer.Option(help="cpu or cuda. (default: cuda if there is one)")] = None
-    out: Annotated[Path | None, typer.Option(help="Folder for the records. (default: runs/SUITE-TIME)")] = None
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False
-    timeout: Annotated[float, typer.Option(help="Seconds that a case may take.", min=0.001, max=MAX_SECONDS)] = DEADLINE
-    wait_idle: Annotated[
-        float,
-        typer.Option(help="Seconds that a case may wait for a quiet machine, or be repeated.", min=0, max=MAX_SECONDS),
-    ] = 0.0
-    memory: Annotated[
-        float | None, typer.Option(help="GiB of address space for each worker.", min=0.1, max=MAX_GIB)
-    ] = None
-    fail_fast: Annotated[
-        bool, typer.Option("--fail-fast/--keep-going", help="Skip all later cases after the first failure.")
-    ] = False
-    pairs: Annotated[
-        bool, typer.Option("--pairs", help="Measure all valid pairs of the kernels too, in direction backward.")
-    ] = False
-    ab: Annotated[
-        tuple[str, str] | None, typer.Option("--ab", metavar="A B", help="Let two kernels take turns on each case.")
-    ] = None
+    strategy: Annotated[_Names, _rank("Only this strategy. Repeatable.", complete=options.strategies)] = None
+    placement: Annotated[_Names, _rank("Only this placement, or one that the suite lacks. Repeatable.", "NAME")] = None
+    pairs: Annotated[bool, _how("Measure all valid pairs of the kernels too, backward.", None, "--pairs")] = False
+    ab: Annotated[tuple[str, str] | None, _how("Let two kernels take turns on each case.", "A B", "--ab")] = None
     recommended: Annotated[
-        int | None,
-        typer.Option(metavar="[N]", help="Measure only the N choices that are predicted fastest. (N: 3)", min=1),
+        int | None, _how("Measure only the N choices that are predicted fastest. (N: 3)", "[N]", min=1)
     ] = None
     unverified: Annotated[
-        bool, typer.Option("--unverified", help="Measure offers too that nobody verified on this device.")
+        bool, _how("Measure offers too that nobody verified on this device.", None, "--unverified")
     ] = False
-    function: Annotated[
-        str | None, typer.Option(metavar="MODULE:FUNCTION", help="Measure this function of q, k and v too.")
-    ] = None
-    shape: Annotated[
-        str, typer.Option(metavar="SHAPE", help="The shape of the function's tensors: thd, bhsd or bshd.")
-    ] = "thd"
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cases without measuring.")] = False
-    as_json: AsJson = False
-    no_plugin: NoPlugin = None
+    function: Annotated[str | None, _how("Measure this function of q, k and v too.", "MODULE:FUNCTION")] = None
+    shape: Annotated[str, _how("The shape of the function's tensors: thd, bhsd or bshd.", "SHAPE")] = "thd"
+    device: options.DeviceName = None
+    out: Annotated[Path | None, option("Folder for the records. (default: runs/SUITE-TIME)", "FOLDER")] = None
+    resume: Annotated[bool, option("Continue the run in --out.", None, "--resume")] = False
+    timeout: options.Timeout = DEADLINE
+    wait_idle: Annotated[
+        float, option("Seconds that a case may wait for a quiet machine, or be repeated.", "TIME", read=parse_seconds)
+    ] = 0.0
+    dry_run: Annotated[bool, option("Print the cases without measuring.", None, "--dry-run")] = False
+    as_json: options.AsJson = False
+    no_plugin: options.NoPlugin = None
 
     def check(self) -> None:
         """Checks the options against each other."""
-        from longca.manifests.offers import check_dtype
-
         for pair in _EXCLUSIVE:
             if all(getattr(self, name) not in (None, False) for name in pair):
                 raise RequestError(f"--{pair[0]} and --{pair[1]} do not go together; leave out one of them")
         if self.ab is not None and self.ab[0] == self.ab[1]:
             raise RequestError(f"--ab {' '.join(self.ab)} compares a kernel with itself; name two kernels")
-        for dtype in self.dtype or ():
-            check_dtype(dtype)
 
     def selection(self) -> Selection:
         """The filters of a suite. The function of --function becomes a kernel of this process."""
@@ -122,7 +98,7 @@ class RunOptions:
             patterns=tuple(self.mask or ()),
             seqlens=tuple(self.seqlen or ()),
             directions=chosen_directions(self.direction),
-            heads=tuple(self.heads or ()),
+            heads=tuple("{}:{}".format(*parse_heads(text)) for text in self.heads or ()),
             seeds=tuple(self.seed or ()),
             strategies=tuple(self.strategy or ()),
             placements=tuple(self.placement or ()),
@@ -140,13 +116,12 @@ class RunOptions:
         typer.echo(f"{self.function} is the kernel {name}", err=True)
         return tuple(dict.fromkeys((*names, name))) if self.kernel else names
 
-    def settings(self, disabled: frozenset[str], workers: int) -> Options:
+    def settings(self, suite: Suite, workers: int) -> Options:
         """The settings of the runner."""
         return Options(
             deadline=self.timeout,
-            memory=None if self.memory is None else int(self.memory * 2**30),
-            fail_fast=self.fail_fast,
-            disabled=disabled,
+            memory=suite.memory,
+            fail_fast=suite.fail_fast,
             workers=workers,
             interleave=self.ab is not None,
             wait_idle=self.wait_idle,
@@ -154,7 +129,7 @@ class RunOptions:
 
 
 def chosen_suite(
-    name: str, options: RunOptions, described: MaskOptions, selection: Selection, ranks: int | None
+    name: str, asked: RunOptions, described: MaskOptions, selection: Selection, ranks: int | None
 ) -> tuple[Suite, Selection]:
     """The suite to measure, and its filters. A suite goes before a pattern of the same name."""
     from longca.masks import get_pattern
@@ -163,7 +138,7 @@ def chosen_suite(
 
     suites = builtin_suites()
     if name in suites or Path(name).suffix == ".toml":
-        about = {"recommended": options.recommended, "head_dim": options.head_dim, "dtype": options.dtype}
+        about = {"recommended": asked.recommended, "head_dim": asked.head_dim, "dtype": asked.dtype}
         if given := [flag(key) for key, value in {**described.given, **about}.items() if value]:
             raise RequestError(
                 f"{name} is a suite, and {', '.join(given)} describe one problem; leave that out, or give a mask "
@@ -181,13 +156,13 @@ def chosen_suite(
         raise RequestError(f"--mask picks masks of a suite, and {name} is a mask pattern itself; leave out --mask")
     if ranks is None and (names := [option for option, values in selection.parallel.items() if values]):
         raise RequestError(
-            f"{' and '.join(names)}: strategies need several ranks; give --nproc, or start longca run under torchrun"
+            f"{' and '.join(names)}: strategies need several ranks; give --gpus, or start longca run under torchrun"
         )
-    return _suite_of_pattern(name, options, described, selection, ranks), Selection()
+    return _suite_of_pattern(name, asked, described, selection, ranks), Selection()
 
 
 def _suite_of_pattern(
-    name: str, options: RunOptions, described: MaskOptions, selection: Selection, ranks: int | None
+    name: str, asked: RunOptions, described: MaskOptions, selection: Selection, ranks: int | None
 ) -> Suite:
     from longca_bench.suites.one_problem import problem_suite
 
@@ -200,8 +175,8 @@ def _suite_of_pattern(
         seqlens=[described.tokens(seqlen, name) for seqlen in selection.seqlens or (None,)],
         factors=factors,
         heads=selection.heads,
-        head_dims=options.head_dim,
-        dtypes=options.dtype,
+        head_dims=asked.head_dim,
+        dtypes=asked.dtype,
         directions=selection.directions,
         kernels=selection.kernels,
         pairs=selection.pairs,

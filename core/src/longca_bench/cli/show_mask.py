@@ -5,28 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from longca_bench.cli.mask_options import WHICH, MaskOptions, takes_mask
-from longca_bench.cli.options import AsJson, print_json
+from longca.parsing import parse_heads, parse_tokens
+from longca_bench.cli import options
+from longca_bench.cli.mask_options import MaskOptions, takes_mask
+from longca_bench.cli.options import option, print_json
 
 __all__ = ["show_mask"]
 
 
-@takes_mask("mask_heads")
+@takes_mask()
 def show_mask(
-    pattern: Annotated[str, typer.Argument(help=WHICH)],
+    pattern: options.Pattern,
+    heads: options.Heads = "1:1",
     described: MaskOptions = MaskOptions(),
-    heads: Annotated[
-        int | None, typer.Option("--mask-heads", "--heads", help="Heads with masks of their own. (default: 1)")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw to this .png, .svg or .pdf file instead of the terminal.")
-    ] = None,
+    out: Annotated[Path | None, option("Draw to this .png, .svg or .pdf file instead of the terminal.", "FILE")] = None,
     tile: Annotated[
-        int | None, typer.Option(min=1, help="Block size of the picture, which shades full and partial blocks.")
+        int | None,
+        option("Block size of the picture, which shades full and partial blocks.", "N", read=parse_tokens),
     ] = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Draws a picture of a mask. Factors that are not given are drawn at random, as for the paper.
 
@@ -38,7 +35,7 @@ def show_mask(
     from longca_bench.reports.mask_text import text_picture
     from longca_bench.reports.text import console, printable
 
-    mask = described.mask(pattern, heads)
+    mask = described.mask(pattern, parse_heads(heads)[1])
     if out is not None:
         draw_mask(mask, out, block=tile)
     if as_json:

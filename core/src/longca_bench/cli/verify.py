@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longca.errors import RequestError, VerificationError
-from longca.limits import MAX_REPEATS, MAX_SECONDS
+from longca.limits import MAX_REPEATS
+from longca_bench.cli import options
 from longca_bench.cli.mask_options import MaskOptions, takes_mask
-from longca_bench.cli.options import AsJson, NoPlugin, chosen_device, flag, open_registry, print_json, takes_options
+from longca_bench.cli.options import chosen_device, flag, open_registry, option, print_json, takes_options
 from longca_bench.cli.verification_json import provenance, verification_as_json
 from longca_bench.cli.verify_function import FunctionOptions, of_function, verify_function
 from longca_bench.measuring.options import DEADLINE
@@ -28,27 +29,20 @@ __all__ = ["verify"]
 @takes_options(FunctionOptions, "about")
 def verify(
     context: typer.Context,
-    kernel: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Only this kernel, or this pair such as fa3+fa4. Repeatable. (default: all)"),
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda. (default: cuda if there is one)")] = None,
-    timeout: Annotated[
-        float, typer.Option(help="Seconds that a kernel may take for a problem.", min=0.001, max=MAX_SECONDS)
-    ] = DEADLINE,
+    kernel: options.Kernels = None,
+    device: options.DeviceName = None,
+    timeout: options.Timeout = DEADLINE,
     repeat: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, max=MAX_REPEATS, help="Call each problem N times more, on changed inputs."),
+        int | None, option("Call each problem N times more, on changed inputs.", "N", min=1, max=MAX_REPEATS)
     ] = None,
     unverified: Annotated[
-        bool,
-        typer.Option("--unverified", help="Verify only offers that nobody verified here, and keep the result."),
+        bool, option("Verify only offers that nobody verified here, and keep the result.", None, "--unverified")
     ] = False,
     function: Annotated[str | None, of_function("Verify this function of q, k and v.", "MODULE:FUNCTION")] = None,
     about: FunctionOptions = FunctionOptions(),
     described: MaskOptions = MaskOptions(),
-    as_json: AsJson = False,
-    no_plugin: NoPlugin = None,
+    as_json: options.AsJson = False,
+    no_plugin: options.NoPlugin = None,
 ) -> None:
     """Verifies kernels against float64 attention, on every offer of their manifests.
 
@@ -126,10 +120,10 @@ def verify(
     _refuse_nothing(found, kernel or ())
 
 
-def _refuse(why: str, options: Mapping[str, Any]) -> None:
+def _refuse(why: str, given: Mapping[str, Any]) -> None:
     """Refuses options that were given."""
-    if given := [flag(name) for name, value in options.items() if value]:
-        raise RequestError(f"{why}; leave out {' and '.join(given)}")
+    if names := [flag(name) for name, value in given.items() if value]:
+        raise RequestError(f"{why}; leave out {' and '.join(names)}")
 
 
 def _say_noted(kernel: str, device: Device, noted: Sequence[Check]) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from longca.errors import RequestError
 from longca.manifests import Problem
-from longca_bench.cli.options import chosen_directions, flag, print_json
-from longca_bench.cli.recommend import parse_heads
+from longca.parsing import parse_heads
+from longca_bench.cli.options import chosen_directions, flag, masks, option, print_json
 from longca_bench.cli.verification_json import finding_as_json
 
 if TYPE_CHECKING:
@@ -27,14 +28,10 @@ __all__ = ["FunctionOptions", "of_function", "verify_function"]
 
 _MOST_SHOWN = 3  # wrong masks
 _LEAST = 1.0  # seconds that a rank waits for another one
-_PANEL = "A function of yours"
 #: Visible pairs of the largest mask by device. float64 attention computes each of them, which takes minutes.
 _MOST_PAIRS = {"cpu": 2**33, "cuda": 2**40}
 
-
-def of_function(help: str, metavar: str | None = None) -> Any:
-    """An option that goes with --function."""
-    return typer.Option(help=help, metavar=metavar, rich_help_panel=_PANEL)
+of_function = partial(option, rich_help_panel="A function of yours")
 
 
 @dataclass(frozen=True)
@@ -43,19 +40,19 @@ class FunctionOptions:
 
     shape: Annotated[str | None, of_function("thd, bhsd or bshd. (default: thd)", "SHAPE")] = None
     mask: Annotated[
-        str | None, of_function("Only masks of this pattern, or the mask of its options. (default: all)", "PATTERN")
-    ] = None
-    equal_lengths: Annotated[
-        bool, typer.Option("--equal-lengths", help="Only as many queries as keys.", rich_help_panel=_PANEL)
-    ] = False
-    direction: Annotated[str | None, of_function("forward, or backward for both. (default: backward)", "NAME")] = None
-    dtype: Annotated[str | None, of_function("Data type of its tensors. (default: float32)", "DTYPE")] = None
-    heads: Annotated[str | None, of_function("Query heads and KV heads. (default: 4:2)", "Q:KV")] = None
-    head_dim: Annotated[int | None, of_function("Head dimension. (default: 64)")] = None
-    scale: Annotated[float | None, of_function("Factor on the scores. (default: 1/√head dim)")] = None
-    placement: Annotated[
         str | None,
-        of_function("The tokens of each rank under torchrun. (default: contiguous)", "NAME|MODULE:FUNCTION"),
+        of_function("Only masks of this pattern, or the mask of its options. (default: all)", complete=masks),
+    ] = None
+    equal_lengths: Annotated[bool, of_function("Only as many queries as keys.", None, "--equal-lengths")] = False
+    direction: Annotated[
+        str | None, of_function("forward, or backward or training for both. (default: training)", "NAME")
+    ] = None
+    dtype: Annotated[str | None, of_function("Data type of its tensors. (default: float32)", "NAME")] = None
+    heads: Annotated[str | None, of_function("Query heads and KV heads. (default: 4:2)", "HQ:HKV")] = None
+    head_dim: Annotated[int | None, of_function("Head dimension. (default: 64)", "N")] = None
+    scale: Annotated[float | None, of_function("Factor on the scores. (default: 1/√head dim)", "X")] = None
+    placement: Annotated[
+        str | None, of_function("The tokens of each rank under torchrun. (default: contiguous)", "NAME|MODULE:FUNCTION")
     ] = None
 
 
@@ -63,10 +60,11 @@ def verify_function(
     text: str, given: FunctionOptions, described: MaskOptions, device: Device, timeout: float, *, as_json: bool
 ) -> None:
     """Verifies a function and prints the answer, on the first rank."""
+    from longca.manifests.offers import parse_dtype
     from longca_bench.functions.check import Examination
     from longca_bench.ranks.job import current_job
 
-    heads = parse_heads("4:2" if given.heads is None else given.heads, "4:2")
+    heads = parse_heads("4:2" if given.heads is None else given.heads)
     mask, job = _mask(given.mask, described, heads, device), current_job()
     if job is None and given.placement is not None:
         raise RequestError(
@@ -77,9 +75,9 @@ def verify_function(
         "heads_q": heads[0],
         "heads_kv": heads[1],
         "head_dim": 64 if given.head_dim is None else given.head_dim,
-        "dtype": given.dtype or "float32",
+        "dtype": parse_dtype(given.dtype or "float32"),
         "device": device,
-        "direction": chosen_directions(given.direction or "backward")[0],
+        "direction": chosen_directions(given.direction or "training")[-1],
         "softmax_scale": given.scale,
     }
     more: dict[str, Any] = {"equal_lengths": given.equal_lengths, "seed": described.seed or 0}
@@ -101,14 +99,14 @@ def _mask(pattern: str | None, described: MaskOptions, heads: tuple[int, int], d
     """The one mask that options describe, or the pattern."""
     lengths = {"seqlen": described.seqlen, "seqlen_k": described.seqlen_k}
     given = [*described.given, *(name for name, value in lengths.items() if value is not None)]
-    from longca.masks import PATTERNS, get_pattern
+    from longca.masks import PATTERNS
 
     if not given and (pattern is None or pattern in PATTERNS):
         return pattern
     if pattern is None:
         options = " and ".join(map(flag, given))
         raise RequestError(f"{options} describe a mask without a pattern; name it, such as --mask causal_document")
-    mask = described.mask(pattern, heads[1] if get_pattern(pattern).per_head else None)
+    mask = described.mask(pattern, heads[1])
     if mask.area > (most := _MOST_PAIRS[device.kind]):
         raise RequestError(
             f"{mask.label} has {mask.area:.2g} visible pairs, and float64 attention on {device.kind} takes at most "

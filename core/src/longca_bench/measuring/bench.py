@@ -5,18 +5,17 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Container
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from longca.errors import LongCAError
-from longca.manifests import Device, Problem
+from longca.manifests import Problem
 from longca_bench.measuring.gpu_state import gpu_state
 from longca_bench.measuring.kernel_trial import KernelTrial, WrongResultError
 from longca_bench.measuring.memory import is_exhausted
-from longca_bench.measuring.messages import Result
+from longca_bench.measuring.messages import Result, Setup
 from longca_bench.measuring.noise import own_processes, quietly
 from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.shares import InputCache, SharedInputs
@@ -38,17 +37,15 @@ _START = 300.0
 
 
 class Bench:
-    """Measures cases, together with the benches of the other ranks. `with_backward` has lengths that need gradients."""
+    """Measures cases, together with the benches of the other ranks."""
 
-    def __init__(
-        self, device: Device, instruments: Instruments, with_backward: Container[int], wait_idle: float = 0.0
-    ) -> None:
-        self._device, self._instruments, self._wait_idle = device, instruments, wait_idle
+    def __init__(self, setup: Setup, instruments: Instruments) -> None:
+        self._device, self._options, self._instruments = setup.device, setup.options, instruments
         self._world, self._announce = instruments.world, instruments.announce
         self._seconds: float | None = None
         self._limit = 0.0
         self._own = (os.getppid(),) if self._world.size > 1 else ()  # which supervises a rank
-        self._inputs = InputCache(self._world, with_backward)
+        self._inputs = InputCache(self._world, setup.with_backward)
 
     def result(self, task: Task, seconds: float | None) -> Result:
         """Measures a case. Faults of a plugin's code are results, and so is a lack of memory here.
@@ -188,7 +185,7 @@ class Bench:
             lambda: take_samples(trial.sample, self._world, self._instruments.budget, trial.inspect),
             self._world,
             self._own,
-            self._wait_idle,
+            self._options.wait_idle,
         )
         wall = trial.wall(timing)
         gpu = gpu_state(own_processes({os.getpid(), *self._own})) if self._device.kind == "cuda" else None

@@ -7,13 +7,14 @@ this one, and the words of ranks to each other.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
 from longca.manifests import Device
+from longca_bench.measuring.options import Options
 from longca_bench.measuring.status import Status
 
 __all__ = ["COMPUTING", "PUSHING", "Place", "Result", "Setup", "from_json", "to_json"]
@@ -41,10 +42,8 @@ class Setup:
     """The facts of all cases of a run, and a rank's first message. `with_backward` has lengths that need gradients."""
 
     device: Device
-    disabled: frozenset[str]
-    with_backward: frozenset[int]
-    memory: int | None
-    wait_idle: float = 0.0
+    with_backward: frozenset[int] = frozenset()
+    options: Options = field(default_factory=Options)
     place: Place | None = None
 
 
@@ -72,7 +71,7 @@ def _plain(value: Any) -> object:
     if isinstance(value, BaseModel):
         return value.model_dump()
     if is_dataclass(value):
-        return {field.name: getattr(value, field.name) for field in fields(value)}
+        return {each.name: getattr(value, each.name) for each in fields(value)}
     return list(value)  # a set, or another sequence
 
 

@@ -27,7 +27,6 @@ class Options:
     deadline: float = DEADLINE
     memory: int | None = None
     fail_fast: bool = False
-    disabled: frozenset[str] = frozenset()
     workers: int = 1
     interleave: bool = False
     wait_idle: float = 0.0

@@ -61,19 +61,20 @@ def run_cases(
     """
     run = _Run(suite, device, registry, record, options)
     with_backward = frozenset(case.seqlen for case in cases if case.direction == "backward")
-    setup = Setup(device, options.disabled, with_backward, options.memory, options.wait_idle)
+    setup = Setup(device, with_backward, options)
     groups = deque([list(group) for _, group in groupby(cases, key=_shape)])
     if together is not None:
         run.work(partial(together, setup), groups)
     else:
-        _on_devices(run, setup, groups, options)
+        _on_devices(run, setup, groups)
     if run.error is not None:
         raise run.error
     return run.records
 
 
-def _on_devices(run: _Run, setup: Setup, groups: _Groups, options: Options) -> None:
+def _on_devices(run: _Run, setup: Setup, groups: _Groups) -> None:
     """Runs groups of cases on each device, with workers that end afterwards."""
+    options = setup.options
     count = 1 if options.interleave else options.workers
     every = [_workers(setup, index if count > 1 else None) for index in range(count)]
 
@@ -81,7 +82,7 @@ def _on_devices(run: _Run, setup: Setup, groups: _Groups, options: Options) -> N
         device = workers.arena.device
         if count > 1 and device.type == "cuda":
             torch.cuda.set_device(index)  # of this thread
-        bench = Bench(setup.device, Instruments(World(device), workers), setup.with_backward, setup.wait_idle)
+        bench = Bench(setup, Instruments(World(device), workers))
         (run.take_turns if options.interleave else run.work)(bench.result, groups)
 
     threads = [threading.Thread(target=work, args=each, daemon=True) for each in enumerate(every)]
@@ -106,7 +107,7 @@ def _workers(setup: Setup, gpu: int | None) -> Workers:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         name = visible.split(",")[gpu] if visible else str(gpu)
         device = torch.device("cuda", gpu)
-    return Workers(device, setup.memory, name)
+    return Workers(device, setup.options.memory, name)
 
 
 def _shape(case: Case) -> tuple[Any, ...]:
@@ -178,7 +179,7 @@ class _Run:
         if isinstance(task, UnsupportedError):
             return unmeasured_record(about, Status.UNSUPPORTED, str(task))
         if self._stopped:
-            message = "an earlier case failed, and --fail-fast was asked for"
+            message = "an earlier case failed, and the suite has fail_fast"
             return unmeasured_record(about, Status.SKIPPED, message)
         result = measure(task, self._options.deadline + self._options.wait_idle)
         record = measured_record(about, task, judged(result, self._device, case))

@@ -14,7 +14,7 @@ _OUT_OF_MEMORY = {
     "block_sparse": "A block-sparse plan grows with the number of blocks. Take larger blocks, or fewer mask heads.",
 }
 #: Advice for a process that the system has probably ended.
-_KILLED = "LongCA did not end the process. The system does when memory runs out: see dmesg, or set --memory."
+_KILLED = "LongCA did not end the process. The system does when memory runs out: see dmesg, or a suite's `memory`."
 
 
 class Status(StrEnum):
@@ -41,7 +41,7 @@ class Status(StrEnum):
     )
     OOM = (
         "oom",
-        "Memory ran out, on the device or within `--memory`.",
+        "Memory ran out, on the device or within the suite's `memory`.",
         "Take a shorter sequence, fewer heads or a smaller dtype, or see who else uses the device.",
     )
     ERROR = (
@@ -64,7 +64,7 @@ class Status(StrEnum):
         "The time is not believed: the kernel is faster than the hardware can be, or two clocks disagree about it.",
         "The time is never ranked. Measure again with --wait-idle, and report a kernel that stays suspect.",
     )
-    SKIPPED = "skipped", "The case did not run, because an earlier case failed under `--fail-fast`. Use `--resume`."
+    SKIPPED = "skipped", "An earlier case failed, and the suite has `fail_fast`. Use `--resume`."
 
     @property
     def exit_code(self) -> int:

@@ -30,8 +30,8 @@ def _serve(connection: Connection) -> None:
     phases = Phases(lambda name: connection.send_bytes(to_json(name)))
     phases("joining")
     world = JobWorld(torch_device(setup.device), setup.place)
-    workers = Workers(world.device, setup.memory)
-    bench = Bench(setup.device, Instruments(world, workers, phases), setup.with_backward, setup.wait_idle)
+    workers = Workers(world.device, setup.options.memory)
+    bench = Bench(setup, Instruments(world, workers, phases))
     phases("ready")
     try:
         while True:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from math import prod
 
 from longca.errors import RequestError
+from longca.limits import shown
 
-__all__ = ["MeshAxes", "equal_mesh", "fitting_meshes", "mesh_of"]
+__all__ = ["MeshAxes", "check_mesh", "equal_mesh", "fitting_meshes", "mesh_of"]
 
 #: (axis, ranks) pairs, the outermost axis first.
 MeshAxes = tuple[tuple[str, int], ...]
+_SIZE = "[1-9][0-9]{0,5}"
+
+
+def check_mesh(text: str) -> str:
+    """Returns a text that is a mesh of some axes."""
+    if not re.fullmatch(rf"{_SIZE}(x{_SIZE})*|\w+={_SIZE}(,\w+={_SIZE})*", text):
+        raise RequestError(f"{shown(text)} is no mesh such as '2x4' or 'ring=2,ulysses=4'")
+    return text
 
 
 def mesh_of(text: str, axes: Sequence[str]) -> MeshAxes:
-    """A mesh from a suite's text, such as `2x4`, or `ulysses=2,ring=4` for axes in another order."""
-    sizes = text.split("x")
+    """A mesh from a text such as `2x4`, or `ulysses=2,ring=4` for axes in another order."""
+    sizes = check_mesh(text).split("x")
     if "=" in text:
         pairs = [(name, int(size)) for name, size in (part.split("=") for part in text.split(","))]
     else:

@@ -125,10 +125,10 @@ def _check_ranks(suite: Suite, selection: Selection, ranks: int | None) -> None:
     """Refuses a suite for ranks on one device, and the other way round."""
     parallel = [bool(sweep.strategies) for sweep in suite.sweep]
     given = " and ".join(name for name, values in selection.parallel.items() if values)
-    start = "give --nproc, or start longca run under torchrun"
+    start = "give --gpus, or start longca run under torchrun"
     if ranks is not None:
         if not any(parallel):
-            raise RequestError(f"suite {suite.name} has no strategies to run on ranks; leave out --nproc and torchrun")
+            raise RequestError(f"suite {suite.name} has no strategies to run on ranks; leave out --gpus and torchrun")
     elif all(parallel):
         raise RequestError(f"suite {suite.name} is for several ranks: {start}")
     elif given and any(parallel):

@@ -17,16 +17,18 @@ from pathlib import Path
 from typing import Annotated
 
 from importlib_metadata import entry_points
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from longca.errors import RequestError, UnknownNameError
 from longca.limits import MAX_TOKENS, shown
 from longca.manifests import Transport
 from longca.manifests.kernel import Name
-from longca.manifests.offers import DType
+from longca.manifests.offers import DType, parse_dtype
 from longca.manifests.problem import Direction
 from longca.masks import get_pattern
+from longca.parsing import parse_bytes, parse_heads, parse_tokens
+from longca_bench.suites.meshes import check_mesh
 
 __all__ = ["Heads", "Suite", "Sweep", "builtin_suites", "complaints", "load_suite"]
 
@@ -44,17 +46,8 @@ _SUITES = resources.files("longca_bench.suites")
 _GROUP = "longca.suites"
 
 
-#: A number of heads, in digits that `int` and every reader take.
-_COUNT = re.compile(r"[0-9]{1,9}")
-
-
 def _heads(text: str) -> str:
-    heads_q, _, heads_kv = text.partition(":")
-    if not (_COUNT.fullmatch(heads_q) and _COUNT.fullmatch(heads_kv) and 0 < int(heads_kv) <= int(heads_q) <= 2**16):
-        raise ValueError(f"{shown(text)} is no pair of query heads and KV heads such as '64:8'")
-    if int(heads_q) % int(heads_kv):
-        raise ValueError(f"{text!r}: query heads must be a multiple of KV heads")
-    return text
+    return "{}:{}".format(*parse_heads(text))
 
 
 def _pattern(name: str) -> str:
@@ -68,21 +61,20 @@ def _value(value: int | float | list[int]) -> int | float | list[int]:
     return value
 
 
+def _tokens(value: object) -> object:
+    """A length such as `32k` as its tokens. Other values stay."""
+    if isinstance(value, list):
+        return [_tokens(each) for each in value]
+    return parse_tokens(value) if isinstance(value, str) else value
+
+
 PatternName = Annotated[str, AfterValidator(_pattern)]
-Value = Annotated[int | float | list[int], AfterValidator(_value)]
-_SIZE = "[1-9][0-9]{0,5}"
-
-
-def _mesh(text: str) -> str:
-    if not re.fullmatch(rf"{_SIZE}(x{_SIZE})*|\w+={_SIZE}(,\w+={_SIZE})*", text):
-        raise ValueError(f"{shown(text)} is no mesh such as '2x4' or 'ring=2,ulysses=4'")
-    return text
-
-
+Value = Annotated[int | float | list[int], BeforeValidator(_tokens), AfterValidator(_value)]
 Heads = Annotated[str, AfterValidator(_heads)]
-Mesh = Annotated[str, AfterValidator(_mesh)]
+Mesh = Annotated[str, AfterValidator(check_mesh)]
 DistributionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([\w.-]{0,98}[A-Za-z0-9])?$")]
-Seqlen = Annotated[int, Field(strict=True, ge=1, le=MAX_TOKENS)]
+Seqlen = Annotated[int, BeforeValidator(_tokens), Field(strict=True, ge=1, le=MAX_TOKENS)]
+Memory = Annotated[int, BeforeValidator(lambda size: parse_bytes(str(size))), Field(ge=2**27, le=2**50)]
 Seed = Annotated[int, Field(strict=True, ge=0, le=2**63 - 1)]
 
 
@@ -93,13 +85,13 @@ class Sweep(BaseModel):
         patterns: Mask patterns, or `*` for all.
         kernels: Kernels and pairs such as `fa3+fa4`, or `*` for all kernels.
         pairs: Whether all valid pairs of the sweep's kernels are measured too, in direction backward.
-        seqlens: Tokens of all ranks together.
+        seqlens: Tokens of all ranks together, such as `32768` or `"32k"`.
         tokens_per_rank: Tokens of each rank of the job, instead of `seqlens`.
         lengths: The source of document lengths, as in `longca.masks.sample`.
         seeds: Seeds of masks and inputs. Each seed is another draw, and the same for every kernel.
         heads: Query heads and KV heads, such as `64:8`.
         head_dims: Head dimensions.
-        dtypes: Data types.
+        dtypes: Data types, such as `bfloat16` or `bf16`.
         directions: `forward`, `backward`, or both.
         factors: Mask factors with fixed values, by pattern. The other factors are drawn.
         grid: Mask factors with a list of values each, by pattern. Every combination is a case.
@@ -125,7 +117,7 @@ class Sweep(BaseModel):
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (0,)
     heads: Annotated[tuple[Heads, ...], Field(min_length=1)]
     head_dims: Annotated[tuple[Annotated[int, Field(strict=True, ge=1, le=2**16)], ...], Field(min_length=1)]
-    dtypes: Annotated[tuple[DType, ...], Field(min_length=1)]
+    dtypes: Annotated[tuple[Annotated[DType, BeforeValidator(parse_dtype)], ...], Field(min_length=1)]
     directions: Annotated[tuple[Direction, ...], Field(min_length=1)] = (Direction.FORWARD, Direction.BACKWARD)
     factors: dict[str, dict[str, Value]] = {}
     grid: dict[PatternName, dict[str, Annotated[list[Value], Field(min_length=1)]]] = {}
@@ -173,6 +165,8 @@ class Suite(BaseModel):
         summary: The purpose, in a line.
         distributions: Kernels and strategies that may be missing, each with its distribution. If a distribution is not
             installed, the suite runs without it and names it.
+        memory: Address space that each worker may take, such as `"64GiB"`. A case that needs more is `oom`.
+        fail_fast: Whether the cases after the first failure are recorded as `skipped`.
         sweep: The sweeps.
     """
 
@@ -182,12 +176,14 @@ class Suite(BaseModel):
     version: Annotated[int, Field(strict=True, ge=1, le=2**63 - 1)]
     summary: str = ""
     distributions: dict[Name, DistributionName] = {}
+    memory: Memory | None = None
+    fail_fast: Annotated[bool, Field(strict=True)] = False
     sweep: Annotated[tuple[Sweep, ...], Field(min_length=1)]
 
     @property
     def digest(self) -> str:
-        """16 hex digits of the suite's content, without its distributions."""
-        said = self.model_dump(mode="json", exclude={"distributions"})
+        """16 hex digits of the suite's content, without what changes no case."""
+        said = self.model_dump(mode="json", exclude={"distributions", "memory", "fail_fast"})
         for sweep, unsaid in ((sweep, key) for sweep in said["sweep"] for key in _LATER):
             if sweep[unsaid] == _LATER[unsaid]:
                 del sweep[unsaid]

@@ -72,9 +72,9 @@ def test_the_matrix_shows_what_runs_here(fakes):
 def test_the_matrix_follows_the_options(fakes):
     assert row(capabilities(fakes, "--device", "cuda:8.0"), "near")[0] == "Fb"
     assert row(capabilities(fakes, "--device", "h200"), "near")[0] == "FB"
-    assert row(capabilities(fakes, "--device", "cpu", "--gqa"), "single")[1] == "x"
+    assert row(capabilities(fakes, "--device", "cpu", "--heads", "64:8"), "single")[1] == "x"
     assert row(capabilities(fakes, "--device", "cpu", "--head-dim", "128"), "single")[1] == "x"
-    narrow = ("--mha", "--dtype", "float32", "--head-dim", "64")
+    narrow = ("--mha", "--dtype", "fp32", "--head-dim", "64")
     assert row(capabilities(fakes, "--device", "cpu", *narrow), "single")[1] == "F"
     assert row(capabilities(fakes, "--direction", "backward", "--mask", "full"), "naive") == ["B"]
     chosen = capabilities(fakes, "--kernel", "naive", "--mask", "causal", "--mask", "full")

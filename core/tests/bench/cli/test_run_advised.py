@@ -4,8 +4,6 @@ import json
 
 import pytest
 
-from longca_bench.cli.run_advised import _with_number
-
 SMALL = ("--heads", "4:2", "--head-dim", "32", "--dtype", "float32", "--device", "cpu", "--direction", "forward")
 FEW = (*SMALL, "--kernel", "naive", "--kernel", "sdpa")
 
@@ -14,20 +12,6 @@ FEW = (*SMALL, "--kernel", "naive", "--kernel", "sdpa")
 def fakes(fakes):
     fakes.env["LONGCA_PLUGINS"] = ""
     return fakes
-
-
-@pytest.mark.parametrize(
-    ("given", "read"),
-    [
-        ("causal --recommended", "causal --recommended 3"),
-        ("causal --recommended 5", "causal --recommended 5"),
-        ("--recommended causal --json", "--recommended 3 causal --json"),
-        ("causal --recommended=4", "causal --recommended=4"),
-        ("causal --recommended -1", "causal --recommended -1"),
-    ],
-)
-def test_the_number_may_be_left_out(given, read):
-    assert list(_with_number(given.split())) == read.split()
 
 
 def test_choices_are_predicted_measured_and_kept(fakes, tmp_path):

@@ -6,40 +6,10 @@ import json
 
 import pytest
 
-from longca.errors import RequestError
-from longca_bench.cli.show_layout import parse_mesh
-
 from ...fake_plugins import STRATEGY, FakePlugins
 
 #: A problem for the strategy of `fake_plugins`: 64 tokens and 4 heads on 2 ranks.
-ROUND = ["show-layout", "round", "--ranks", "2", "--seqlen", "64", "--heads", "4"]
-
-
-@pytest.mark.parametrize(
-    ("ranks", "axes", "sizes"),
-    [
-        (4, ["ring"], {"ring": 4}),
-        (8, ["ring", "ulysses"], {"ring": 2, "ulysses": 4}),
-        (8, ["outer", "inner", "heads"], {"outer": 2, "inner": 2, "heads": 2}),
-    ],
-)
-def test_ranks_are_split_evenly_with_the_largest_axis_innermost(ranks, axes, sizes):
-    assert parse_mesh(None, axes, ranks) == sizes
-
-
-def test_a_mesh_has_a_size_for_each_axis_in_any_order():
-    assert list(parse_mesh("ulysses=2,ring=4", ["ring", "ulysses"]).items()) == [("ring", 4), ("ulysses", 2)]
-
-
-@pytest.mark.parametrize("text", ["ring=2,ulysses=2,ring=2", "4", "ring=4", "ring=2,ulysses=0", "ring=,ulysses=2"])
-def test_other_meshes_are_refused(text):
-    with pytest.raises(RequestError, match="give ranks for each of ring, ulysses"):
-        parse_mesh(text, ["ring", "ulysses"])
-
-
-def test_a_mesh_of_other_ranks_is_refused():
-    with pytest.raises(RequestError, match="leave out one"):
-        parse_mesh("ring=2,ulysses=2", ["ring", "ulysses"], 8)
+ROUND = ["show-layout", "round", "--gpus", "2", "--seqlen", "64", "--heads", "4"]
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +18,24 @@ def made(tmp_path_factory):
     plugins = FakePlugins(tmp_path_factory.mktemp("layout"))
     plugins.add("rounds", STRATEGY)
     return plugins
+
+
+@pytest.mark.parametrize(
+    ("mesh", "said"),
+    [
+        ("ring=4", "has 4 ranks, and --gpus is 2"),
+        ("ring=0", "'ring=0' is no mesh"),
+        ("x=2", "each of ring"),
+    ],
+)
+def test_other_meshes_are_refused(made, mesh, said):
+    assert said in made.refuses(*ROUND, "--mesh", mesh)
+
+
+def test_both_directions_of_training(made):
+    one, both = (json.loads(made.says(*ROUND, "--direction", each, "--json")) for each in ("backward", "training"))
+    assert list(both) == ["forward", "backward"]
+    assert both["backward"] == one
 
 
 def test_numbers_of_a_third_partys_strategy(made):

@@ -121,7 +121,7 @@ def test_a_function_is_verified_on_a_gpu(verify, name, code):
     ("options", "said"),
     [
         (("--shape", "sbhd"), "the shape is 'sbhd'; give thd, bhsd, bshd"),
-        (("--nproc", "2"), "--function and --nproc do not go together"),
+        (("--gpus", "2"), "--function and --gpus do not go together"),
     ],
 )
 def test_options_of_a_run_that_do_not_fit_are_refused(monkeypatch, options, said):

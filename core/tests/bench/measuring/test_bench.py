@@ -19,7 +19,7 @@ def measured(monkeypatch, *answers, ranks=1, keep_memory=False):
     world = Mock(size=ranks, device=torch.device("cpu"))
     monkeypatch.setattr(Bench, "measure", measure)
     instruments = SimpleNamespace(workers=workers, announce=Mock(last="references"), world=world)
-    return Bench(Mock(), instruments, ()).result(Mock(), None), measure, workers
+    return Bench(Mock(with_backward=()), instruments).result(Mock(), None), measure, workers
 
 
 @pytest.mark.parametrize(("error", "keep_memory"), [(FULL, False), (NONE_LEFT, True)])

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -47,14 +48,14 @@ def faulty(fakes, tmp_path):
     return fakes
 
 
-def command(fakes, out, *options):
-    arguments = [sys.executable, "-m", "longca", "run", "quick", "--seqlen", "80", "--mask", "causal"]
+def command(fakes, out, *options, suite="quick"):
+    arguments = [sys.executable, "-m", "longca", "run", str(suite), "--seqlen", "80", "--mask", "causal"]
     environment = {**fakes.env, "PYTHONPATH": os.pathsep.join(map(str, fakes.folders))}
     return [*arguments, "--out", str(out), *options], environment
 
 
-def start(fakes, out, *options):
-    arguments, environment = command(fakes, out, *options)
+def start(fakes, out, *options, suite="quick"):
+    arguments, environment = command(fakes, out, *options, suite=suite)
     return subprocess.Popen(
         arguments,
         env=environment,
@@ -172,8 +173,10 @@ def test_a_full_disk(faulty, tmp_path):
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_fail_fast_skips_and_resume_runs_what_was_skipped(faulty, tmp_path):
-    out = tmp_path / "run"
-    process = start(faulty, out, "--kernel", "zeros", "--kernel", "slow", "--fail-fast")
+    out, suite = tmp_path / "run", tmp_path / "quick.toml"
+    text = resources.files("longca_bench.suites").joinpath("quick.toml").read_text("utf-8")
+    suite.write_text(text.replace("version = 1", "version = 1\nfail_fast = true"), "utf-8")
+    process = start(faulty, out, "--kernel", "zeros", "--kernel", "slow", suite=suite)
     process.communicate(timeout=600)
     assert process.returncode == 1
     assert [(r["kernel"], r["status"]) for r in records(out)] == [
@@ -182,7 +185,8 @@ def test_fail_fast_skips_and_resume_runs_what_was_skipped(faulty, tmp_path):
         ("slow", "skipped"),
         ("slow", "skipped"),
     ]
-    process = start(faulty, out, "--kernel", "zeros", "--kernel", "slow", "--resume")
+    suite.write_text(text, "utf-8")
+    process = start(faulty, out, "--kernel", "zeros", "--kernel", "slow", "--resume", suite=suite)
     process.communicate(timeout=600)
     assert process.returncode == 1, "zeros is still wrong"
     last = {(r["kernel"], r["direction"]): r["status"] for r in records(out)}

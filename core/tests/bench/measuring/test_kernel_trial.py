@@ -9,6 +9,7 @@ from longca.manifests import Device
 from longca_bench.measuring.bench import Bench
 from longca_bench.measuring.commands import Mode
 from longca_bench.measuring.kernel_trial import KernelTrial
+from longca_bench.measuring.messages import Setup
 from longca_bench.measuring.worker import Workers
 from longca_bench.measuring.world import Instruments, Phases, World
 from longca_bench.suites.cases import expand
@@ -41,7 +42,7 @@ def measured(core, tmp_path, direction, announce=lambda phase: None, **changes):
     device = torch.device("cpu")
     workers = Workers(device)
     instruments = Instruments(World(device), workers, Phases(announce))
-    bench = Bench(CPU, instruments, {about["seqlen"]})
+    bench = Bench(Setup(CPU, frozenset({about["seqlen"]})), instruments)
     try:
         (case,) = expand(load_suite(str(tmp_path / "one.toml")), core.kernels)
         return bench.measure(task_of(core, case, CPU))

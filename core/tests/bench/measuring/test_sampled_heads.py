@@ -7,6 +7,7 @@ import torch
 from longca import plugins
 from longca.manifests import Device
 from longca_bench.measuring.bench import Bench
+from longca_bench.measuring.messages import Setup
 from longca_bench.measuring.worker import Workers
 from longca_bench.measuring.world import Instruments, World
 from longca_bench.suites.cases import expand
@@ -45,7 +46,7 @@ def test_a_kernel_that_is_wrong_in_other_heads_is_wrong(fakes, monkeypatch):
     suite = problem_suite("causal", seqlens=[80], heads=["4:4"], head_dims=[16], dtypes=["float32"])
     device, registry = torch.device("cpu"), plugins.Registry()
     workers = Workers(device)
-    bench = Bench(CPU, Instruments(World(device), workers), {80})
+    bench = Bench(Setup(CPU, frozenset({80})), Instruments(World(device), workers))
     cases = [case for case in expand(suite, registry.kernels) if case.kernel in ("outer", "naive")]
     tasks = [task_of(registry, case, CPU) for case in cases if case.direction == "forward"]
     try:

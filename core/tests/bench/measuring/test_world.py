@@ -8,6 +8,7 @@ import gc, sys, torch
 from longca import plugins
 from longca.manifests import Device
 from longca_bench.measuring.bench import Bench
+from longca_bench.measuring.messages import Setup
 from longca_bench.measuring.world import Instruments, Phases
 from longca_bench.measuring.worker import Workers
 from longca_bench.measuring.world import World
@@ -20,7 +21,7 @@ cases = expand(load_suite("quick"), ["sdpa"], Selection(patterns=("causal",), se
 phases = []
 cpu = torch.device("cpu")
 workers = Workers(cpu)
-bench = Bench(device, Instruments(World(cpu), workers, Phases(phases.append), 0.0), {64})
+bench = Bench(Setup(device, frozenset({64})), Instruments(World(cpu), workers, Phases(phases.append), 0.0))
 gc.disable()  # a GPU is full long before it runs
 results = [bench.measure(task_of(registry, case, device)) for case in cases]
 assert 0 < workers.arena.unused_bytes == workers.arena.nbytes, "a case keeps shared memory"

@@ -46,6 +46,7 @@ def provide_cp_strategy():
 SUITE = f"""
 name = "toys"
 version = 1
+memory = "16GiB"
 [[sweep]]
 patterns = ["causal_document"]
 kernels = ["*"]

@@ -18,7 +18,7 @@ def test_two_gpus(toys):
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two CUDA devices, and torch sees fewer here")
     options = [option for name in FOUND for option in ("--kernel", name)]
-    process = toys.start(*options, "--device", "cuda", "--placement", "evenly", "--nproc", "2", "--timeout", "20")
+    process = toys.start(*options, "--device", "cuda", "--placement", "evenly", "--gpus", "2", "--timeout", "20")
     output, errors = process.communicate(timeout=600)
     assert process.returncode == 1, output + errors
     found = {(record["kernel"], record["direction"]): record for record in toys.records()}

@@ -31,7 +31,7 @@ def wait_until(is_so, seconds=600):
 def test_the_culprit_is_named_and_the_next_case_is_unaffected(toys, names):
     faults = {name: FAULTS[name] for name in names}
     options = [option for name in faults for option in ("--kernel", name)]
-    options += ["--placement", "evenly", "--nproc", "2", "--timeout", "20", "--memory", "16"]
+    options += ["--placement", "evenly", "--gpus", "2", "--timeout", "20"]
     process = toys.start(*options)
     output, errors = process.communicate(timeout=600)
     assert process.returncode == 1, output + errors
@@ -67,7 +67,7 @@ OTHERS = sorted(STRATEGIES.keys() - CHEATS)
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [CHEATS, pytest.param(OTHERS, marks=pytest.mark.exhaustive)])
 def test_strategies_that_are_wrong_are_named_with_their_rank(toys, names):
-    options = ["--kernel", "honest", "--mask", "causal", "--direction", "forward", "--nproc", "2", "--timeout", "180"]
+    options = ["--kernel", "honest", "--mask", "causal", "--direction", "forward", "--gpus", "2", "--timeout", "180"]
     options += [option for name in ("toy", *names) for option in ("--strategy", name)]
     process = toys.start(*options)
     output, errors = process.communicate(timeout=600)
@@ -85,7 +85,7 @@ def test_strategies_that_are_wrong_are_named_with_their_rank(toys, names):
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.exhaustive)])
 def test_a_run_that_is_ended_leaves_nothing_running(toys, sent):
-    process = toys.start("--kernel", "naive", "--kernel", "hangs", "--placement", "evenly", "--nproc", "2")
+    process = toys.start("--kernel", "naive", "--kernel", "hangs", "--placement", "evenly", "--gpus", "2")
     wait_until(lambda: len(toys.records()) == 2)
     assert any(b"worker_process" in line for line in toys.processes().values()), "the workers are seen"
     process.send_signal(sent)
@@ -99,7 +99,7 @@ def test_a_run_that_is_ended_leaves_nothing_running(toys, sent):
 
 @pytest.mark.slow
 def test_a_pickle_that_a_worker_writes_into_the_store_is_not_run(toys):
-    process = toys.start("--kernel", "writes_pickles", "--placement", "evenly", "--nproc", "2")
+    process = toys.start("--kernel", "writes_pickles", "--placement", "evenly", "--gpus", "2")
     _, errors = process.communicate(timeout=600)
     assert not (toys.folder / "unpickled").exists()
     assert process.returncode == 2, errors

@@ -18,7 +18,7 @@ def finished(toys, *options, **about):
 def test_records_of_two_ranks(toys):
     """On one host nothing listens beyond the loopback address meanwhile."""
     placements = [option for name in ("evenly", "lazily", "never") for option in ("--placement", name)]
-    process, addresses = toys.start("--kernel", "naive", *placements, "--nproc", "2"), set()
+    process, addresses = toys.start("--kernel", "naive", *placements, "--gpus", "2"), set()
     deadline = time.monotonic() + 600
     while len(toys.records()) < 2 and process.poll() is None and time.monotonic() < deadline:
         addresses |= toys.listens_on()
@@ -80,7 +80,7 @@ def check_measured(record, direction):
 @pytest.mark.exhaustive
 def test_what_an_offer_says_of_its_lse_is_known_to_all(toys):
     """Without it, the log-sum-exp of the kernel alone and of the strategy would be wrong."""
-    *_, records = finished(toys, "--kernel", "rough", "--mask", "causal", "--nproc", "2")
+    *_, records = finished(toys, "--kernel", "rough", "--mask", "causal", "--gpus", "2")
     assert [(r["dtype"], r["direction"], r["status"]) for r in records] == [
         ("bfloat16", direction, "ok") for direction in ("forward", "backward")
     ]
@@ -104,8 +104,8 @@ def test_under_torchrun_it_joins_the_job(toys):
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_resumed_it_measures_what_is_left(toys):
-    finished(toys, "--kernel", "naive", "--placement", "evenly", "--direction", "forward", "--nproc", "2")
-    _, errors, records = finished(toys, "--kernel", "naive", "--placement", "evenly", "--nproc", "2", "--resume")
+    finished(toys, "--kernel", "naive", "--placement", "evenly", "--direction", "forward", "--gpus", "2")
+    _, errors, records = finished(toys, "--kernel", "naive", "--placement", "evenly", "--gpus", "2", "--resume")
     assert "1 cases were measured before" in errors
     assert [r["direction"] for r in records] == ["forward", "backward"]
 
@@ -113,13 +113,13 @@ def test_resumed_it_measures_what_is_left(toys):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ((), "give --nproc, or start longca run under torchrun"),
-        (("--nproc", "2", "--strategy", "toi"), "Did you mean toy"),
-        (("--nproc", "2", "--placement", "evenlee"), "Did you mean evenly"),
-        (("--nproc", "2", "--ab", "naive", "sdpa"), "leave it out, or --nproc"),
-        (("--nproc", "2", "--strategy", "toy", "--mask", "full"), "unknown mask pattern of suite toys 'full'"),
+        ((), "give --gpus, or start longca run under torchrun"),
+        (("--gpus", "2", "--strategy", "toi"), "Did you mean toy"),
+        (("--gpus", "2", "--placement", "evenlee"), "Did you mean evenly"),
+        (("--gpus", "2", "--ab", "naive", "sdpa"), "leave it out, or --gpus"),
+        (("--gpus", "2", "--strategy", "toy", "--mask", "full"), "unknown mask pattern of suite toys 'full'"),
         (
-            ("--nproc", "2", "--kernel", "naive", "--mask", "causal"),
+            ("--gpus", "2", "--kernel", "naive", "--mask", "causal"),
             "has kernel naive, mask causal together; leave",
         ),
     ],
@@ -133,7 +133,7 @@ def test_requests_that_are_wrong(toys, options, said):
 
 
 def test_what_would_be_measured(toys):
-    process = toys.start("--nproc", "3", "--seqlen", "80", "--kernel", "naive", "--direction", "forward", "--dry-run")
+    process = toys.start("--gpus", "3", "--seqlen", "80", "--kernel", "naive", "--direction", "forward", "--dry-run")
     output, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
     lines = [line for line in output.splitlines() if line.startswith("naive")]
