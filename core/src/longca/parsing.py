@@ -53,7 +53,7 @@ def parse_heads(text: str) -> tuple[int, int]:
     found = _HEADS.fullmatch(text)
     heads_q, heads_kv = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
     if not 0 < heads_kv <= heads_q <= 2**16 or heads_q % heads_kv:
-        raise RequestError(f"{shown(text)} is no pair of query and KV heads. Give numbers that divide, such as 64:8")
+        raise RequestError(f"heads are {shown(text)}; give query heads that are a multiple of KV heads, such as 64:8")
     return heads_q, heads_kv
 
 

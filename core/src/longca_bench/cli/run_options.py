@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -38,7 +38,8 @@ _EXCLUSIVE = (
 _case = partial(option, rich_help_panel="Cases. All but --direction are repeatable")
 _rank = partial(option, rich_help_panel="Several GPUs, or ranks on a CPU")
 _how = partial(option, rich_help_panel="Ways to measure")
-_Names, _Numbers = list[str] | None, list[int] | None
+_Names: TypeAlias = list[str] | None
+_Numbers: TypeAlias = list[int] | None
 
 
 @dataclass(frozen=True)

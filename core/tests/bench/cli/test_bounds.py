@@ -67,7 +67,7 @@ def refusal(arguments):
         (suite(seqlens="[1073741824]"), f"less than or equal to {limits.MAX_TOKENS}, not 1073741824"),
         (suite(seqlens="[" + "-1," * 1000 + "]"), "; and 992 more"),
         (suite(kernels='["' + "a" * 100_000 + '"]'), "characters)…"),
-        (suite(heads=f'["{DIGITS}:1"]'), "is no pair of query heads and KV heads"),
+        (suite(heads=f'["{DIGITS}:1"]'), "give query heads that are a multiple of KV heads"),
         (suite(head_dims="[10000000000]"), "less than or equal to 65536"),
         (suite(seqlens=THOUSAND, seeds=THOUSAND, head_dims=THOUSAND), "has 2000000000 cases; at most 100000"),
         (

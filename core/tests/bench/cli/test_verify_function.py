@@ -63,7 +63,7 @@ def test_a_right_function_passes_with_its_nearest_row(verify):
     [
         (("--kernel", "sdpa"), "--function verifies one function, on its own; leave out --kernel"),
         (("--seqlen", "96"), "--seqlen describe a mask without a pattern; name it, such as --mask causal_document"),
-        (("--heads", "4x2"), "--heads is '4x2'; give query heads and KV heads, such as 4:2"),
+        (("--heads", "4x2"), "heads are '4x2'; give query heads that are a multiple of KV heads, such as 64:8"),
         (("--direction", "both"), "unknown direction 'both'"),
         (("--placement", "zigzag"), "--placement shares tokens among ranks, and there are none; start it with"),
         (("--mask", "causal", "--seqlen", "10000000"), "5e+13 visible pairs"),
