@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -66,7 +67,11 @@ def show_layout(
     found = {each: _arranged(registry, strategy, asked.in_direction(each), sizes, placement) for each in directions}
     data = {str(each): data for each, (_, data, _) in found.items()}
     made, alone, _ = found[directions[0]]
-    tables = [table for *_, some in found.values() for table in some]
+    tables = [
+        replace(table, title=", ".join(filter(None, (table.title, each)))) if len(found) > 1 else table
+        for each, (_, _, some) in found.items()
+        for table in some
+    ]
     about = asked.describe(direction, f"{prod(sizes.values())} ranks")
     _show(made, (data if len(data) > 1 else alone) if as_json else None, tables, out, about)
 
