@@ -26,6 +26,7 @@ FLOORS = {
         "longca.adviser",
         "longca.errors",
         "longca.limits",
+        "longca.parsing",
         "longca.plain_text",
         "longca.plan_cache",
         "longca.processes",
