@@ -28,7 +28,9 @@ def report(
     ] = None,
     format_: Annotated[
         list[str] | None,
-        typer.Option("--format", metavar="NAME", help="terminal, markdown, csv, parquet, html or png. Repeatable."),
+        typer.Option(
+            "--format", metavar="NAME", help="terminal, markdown, csv, parquet, html, png, svg, pdf. Repeatable."
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -36,12 +38,15 @@ def report(
     ] = None,
     where: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN=VALUE", help="Keep rows with this value, such as kernel=fa3. Repeatable."),
+        typer.Option(metavar="COLUMN=VALUE", help="Keep rows with this value, such as kernel=fa3,fa4. Repeatable."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Reports runs: tables here, or files: a Markdown page, CSV, Parquet, an HTML page or charts."""
-    from longca_bench.reports.formats import checked_formats, write_reports
+    """Reports runs: tables here, or files: a Markdown page, CSV, Parquet, an HTML page or the picture of a view.
+
+    Example: longca report runs/tuesday --view fastest --where seqlen=128K --format markdown
+    """
+    from longca_bench.reports.formats import PICTURES, checked_formats, write_reports
     from longca_bench.reports.rows import Rows
     from longca_bench.reports.runs import complaints
     from longca_bench.reports.views import VIEWS
@@ -53,8 +58,8 @@ def report(
     rows = Rows.read(*runs)
     chosen = rows.where(**_conditions(rows, where or []))
     files = write_reports(chosen, out or rows.runs[0].folder / "report", formats, view)
-    if "png" in formats and not any(file.suffix == ".png" for file in files):
-        typer.echo("no chart is drawn, because no case has a time", err=True)
+    if len(files) < sum(name != "terminal" for name in formats):
+        typer.echo(f"no {' or '.join(set(PICTURES) & set(formats))} is drawn, because no case has a time", err=True)
     wrong = complaints(rows.runs)
     if as_json:
         print_json({**_data(chosen, view), "complaints": wrong, "files": [str(file) for file in files]})
@@ -75,7 +80,14 @@ def _print(rows: Rows, view: str | None, files: Sequence[Path], tables: bool) ->
 
 
 def _conditions(rows: Rows, given: list[str]) -> dict[str, Any]:
-    """Values by column, each as the column's own type reads it."""
+    """Values by column, each as the column's own type reads it.
+
+    Raises:
+        RequestError: A text is no condition.
+        UnknownNameError: There is no such column, or no row has the value.
+    """
+    from longca_bench.reports.columns import column
+
     found: dict[str, list[Any]] = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -83,9 +95,17 @@ def _conditions(rows: Rows, given: list[str]) -> dict[str, Any]:
             raise RequestError(f"--where {text} is no condition; give COLUMN=VALUE, such as kernel=fa3")
         if rows[name].map(lambda each: isinstance(each, dict | list | tuple)).any():
             raise RequestError(f"--where {text}: {name} has nested values; give another column, such as mask")
-        values = {str(each): each for each in rows[name].unique()}
-        found.setdefault(name, []).append(values.get(value, value))
+        read = (column(name).format, str)  # as tables print a value, and as it is stored
+        values = {_plain(text(each)): each for text in read for each in rows[name].dropna().unique()}
+        asked = [value] if _plain(value) in values else value.split(",")
+        if unknown := [each for each in asked if _plain(each) not in values]:
+            raise UnknownNameError(name, unknown[0], [str(each) for each in dict.fromkeys(values.values())])
+        found.setdefault(name, []).extend(values[_plain(each)] for each in asked)
     return found
+
+
+def _plain(text: str) -> str:
+    return text.replace(" ", "").lower()
 
 
 def _data(rows: Rows, view: str | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Charts as Vega-Lite, by altair: throughput, memory and performance profiles.
 
-The HTML page draws them from its own records. `draw_charts` writes throughput and memory as .png files. A line connects
-the cases of one kernel and run over lengths. A time of a busy machine is a hollow point.
+The HTML page draws them from its own records, and `draw_view` draws the figures of a view as one picture. A line
+connects the cases of one kernel and run over lengths. A time of a busy machine is a hollow point.
 """
 
 from __future__ import annotations
@@ -12,18 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 from longca.manifests.installs import absent
 from longca.plain_text import printable
+from longca_bench.reports.columns import column
 from longca_bench.reports.words import memory_unit, throughput_unit
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
     from longca_bench.reports.rows import Rows
+    from longca_bench.reports.view import View
 
-__all__ = ["altair", "chart_frame", "chart_specs", "draw_charts", "units"]
+__all__ = ["altair", "chart_frame", "chart_specs", "draw_view", "units"]
 
 #: Eight colours after Okabe and Ito that are seen on white and on black, and seven shapes: 56 looks.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b0508a", "#c98a00", "#3fa0d8", "#7a7b80", "#8f8200")
 _SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right")
+_NAMES = {"title": None, "labelLimit": 400}
 _TOKENS = (
     "datum.value >= 1048576 ? format(datum.value / 1048576, '.3~g') + ' M' "
     ": datum.value % 512 == 0 ? format(datum.value / 1024, '.4~g') + ' K' : format(datum.value, ',')"
@@ -69,30 +72,18 @@ def chart_frame(rows: Rows) -> DataFrame:
     return frame
 
 
-def chart_specs(names: Sequence[str], speed_unit: str, memory: str, *, legend: bool = False) -> dict[str, Any]:
+def chart_specs(names: Sequence[str], speed_unit: str, memory: str) -> dict[str, Any]:
     """Charts as Vega-Lite without data. Their data is named `records`.
 
     Args:
         names: The kernels and strategies. Each has the same look in every chart.
         speed_unit: The unit of throughput.
         memory: The unit of memory.
-        legend: Whether a legend has the looks.
     """
     alt = altair()
-    key = alt.Legend(title=None, orient="bottom", columns=4, labelLimit=300) if legend else None
-    colours, shapes = (
-        alt.Scale(domain=list(names), range=[some[place % len(some)] for place in range(len(names))])
-        for some in (_COLOURS, _SHAPES)
-    )
-    axis = alt.Axis(title="tokens", labelExpr=_TOKENS, grid=False, labelOverlap="greedy", tickCount=6)
-    lengths = alt.X("seqlen:Q", scale=alt.Scale(type="log", base=2, nice=False, padding=12), axis=axis)
+    base, points, lengths = _marks("who", names)
+    base, points = base.encode(tooltip="tip:N"), points.encode(tooltip="tip:N")
     bare = alt.Chart(alt.NamedData("records"))
-    base = bare.encode(color=alt.Color("who:N", scale=colours, legend=key), tooltip="tip:N")
-    points = base.mark_point(opacity=1, strokeWidth=1.2).encode(
-        shape=alt.Shape("who:N", scale=shapes, legend=key),
-        fill=alt.Fill("who:N", scale=colours, legend=None),
-        fillOpacity=alt.condition("datum.busy", alt.value(0), alt.value(1)),
-    )
     lines = base.mark_line(strokeWidth=1.5).encode(x=lengths, detail=["run_number:N", "shape:N"])
     whiskers = base.mark_rule().encode(x=lengths, y="slow:Q", y2="fast:Q")
 
@@ -130,8 +121,8 @@ def chart_specs(names: Sequence[str], speed_unit: str, memory: str, *, legend: b
     return {name: chart.to_dict() for name, chart in made.items()}
 
 
-def draw_charts(rows: Rows, folder: Path) -> list[Path]:
-    """Draws throughput and memory of each direction and device. A kernel has the same look in all of them.
+def draw_view(view: View, rows: Rows, path: Path) -> list[Path]:
+    """Draws the figures of a view as one .png, .svg or .pdf file. Nothing is drawn if no case has a time.
 
     Raises:
         MissingPackageError: altair or its renderer is not installed.
@@ -139,22 +130,76 @@ def draw_charts(rows: Rows, folder: Path) -> list[Path]:
     altair()
     import vl_convert
 
-    frame, ((unit, _), (held, _)) = chart_frame(rows), units(rows)
-    for name in ("who", "mask", "run", "device"):
-        frame[name] = frame[name].map(printable)
-    specs = chart_specs(list(frame["who"].unique()), unit, held, legend=True)
-    written = []
-    devices = list(frame["device"].unique())
-    for (device, direction), part in frame[frame["ok"]].groupby(["device", "direction"], sort=False):
-        place = f"-{devices.index(device) + 1}" if len(devices) > 1 else ""
-        kinds = {"throughput": "lengths" if part["seqlen"].nunique() > 1 else "masks", "memory": "memory"}
-        for name, kind in kinds.items():
-            shown = part[part["peak"].notna()] if kind == "memory" else part
-            if shown.empty:
-                continue
-            records = shown.astype(object).where(shown.notna(), None).to_dict("records")
-            spec = {**specs[kind], "datasets": {"records": records}, "title": f"{direction}, {device}"}
-            path = folder / f"{name}-{direction}{place}.png"
-            path.write_bytes(vl_convert.vegalite_to_png(spec, scale=2.0))
-            written.append(path)
-    return written
+    shown = rows.where(**view.where).where(lambda each: each[view.figure].notna(), status="ok")
+    if not len(shown):
+        return []
+    spec, suffix = _picture(view, shown), path.suffix.removeprefix(".")
+    drawn = getattr(vl_convert, f"vegalite_to_{suffix}")(spec, **({"scale": 2.0} if suffix == "png" else {}))
+    path.write_bytes(drawn.encode() if isinstance(drawn, str) else drawn)
+    return [path]
+
+
+def _picture(view: View, rows: Rows) -> dict[str, Any]:
+    """Panels for the tables of a view with a point for each cell, or over lengths if there are several."""
+    alt = altair()
+    figure, is_long = column(view.figure), rows["seqlen"].nunique() > 1
+    unit, by = throughput_unit(rows["tflops"].max()) if figure.name == "tflops" else (figure.head or figure.name, 1.0)
+    texts = {
+        name: rows[name].map(column(name).format).map(printable) for name in (*view.tables, *view.keys, *view.across)
+    }
+    parts = [part for part in view.title.split(", ") if part and not (is_long and "{seqlen}" in part)]
+    titles = [
+        [part.format(**{name: texts[name][place] for name in view.tables}) for part in parts] for place in rows.index
+    ]
+    common = [part for part in titles[0] if all(part in each for each in titles)]
+
+    def words(names: Sequence[str]) -> list[str]:
+        kept = [texts[name] for name in names if not (is_long and name == "seqlen")]
+        return [" ".join(each) for each in zip(*kept, strict=True)] or [""] * len(rows)
+
+    panel = [", ".join(part for part in each if part not in common) for each in titles]
+    label = words([*view.rows, *(name for name in view.varying if rows[name].nunique() > 1)])
+    series = words(view.across)
+    if is_long and any(series):
+        panel = [", ".join(filter(None, each)) for each in zip(panel, label, strict=True)]
+        label = series
+    frame = rows.frame(("seqlen", "run_number", *view.sort)).assign(panel=panel, label=label)
+    frame = frame.assign(series=series if any(series) else label, value=rows[figure.name] * by, busy=rows["busy"] != "")
+    frame = frame.sort_values(list(view.sort), kind="stable") if view.sort else frame
+    cell = ["panel", "label", "series", *(("seqlen", "run_number") if is_long else ())]
+    frame = frame.groupby(cell, sort=False, as_index=False).agg({"value": "median", "busy": "max"})
+    legend = alt.Legend(title=None, orient="bottom", columns=4, labelLimit=300, symbolLimit=0)
+    names, panels = list(frame["series"].unique()), list(frame["panel"].unique())
+    ticks = {"values": sorted(frame["seqlen"].unique().tolist())} if is_long else {}
+    base, points, lengths = _marks("series", names, legend if is_long or any(series) else None, **ticks)
+    if is_long:
+        height = alt.Y("value:Q", title=unit)
+        lines = base.mark_line(strokeWidth=1.5).encode(x=lengths, y=height, detail="run_number:N")
+        layers = alt.layer(lines, points.encode(x=lengths, y=height)).properties(width=270, height=180)
+        chart = layers.facet(facet=alt.Facet("panel:N", title=None, sort=panels), columns=4)
+    else:
+        dots = points.encode(x=alt.X("value:Q", title=unit), y=alt.Y("label:N", sort=None, axis=_NAMES))
+        dots = dots.properties(width=400)
+        each = [dots.transform_filter(alt.datum.panel == name).properties(title=name) for name in panels]
+        chart = alt.concat(*each, columns=2)
+    busy = ["hollow: the machine was busy"] if frame["busy"].any() else []
+    devices = printable(", ".join(rows["device"].unique()))
+    spec = chart.properties(title=alt.Title(", ".join([*common, devices]), subtitle=busy)).to_dict()
+    return {**spec, "datasets": {"records": frame.astype(object).to_dict("records")}}
+
+
+def _marks(field: str, names: Sequence[str], legend: Any = None, **ticks: Any) -> tuple[Any, Any, Any]:
+    """A chart without marks, one with points, and an axis of lengths. Each name has the same look in every chart."""
+    alt = altair()
+    colours, shapes = (
+        alt.Scale(domain=list(names), range=[some[place % len(some)] for place in range(len(names))])
+        for some in (_COLOURS, _SHAPES)
+    )
+    base = alt.Chart(alt.NamedData("records")).encode(color=alt.Color(f"{field}:N", scale=colours, legend=legend))
+    points = base.mark_point(opacity=1, strokeWidth=1.2).encode(
+        shape=alt.Shape(f"{field}:N", scale=shapes, legend=legend),
+        fill=alt.Fill(f"{field}:N", scale=colours, legend=None),
+        fillOpacity=alt.condition("datum.busy", alt.value(0), alt.value(1)),
+    )
+    axis = alt.Axis(title="tokens", labelExpr=_TOKENS, grid=False, labelOverlap="greedy", **{"tickCount": 6, **ticks})
+    return base, points, alt.X("seqlen:Q", scale=alt.Scale(type="log", base=2, nice=False, padding=12), axis=axis)

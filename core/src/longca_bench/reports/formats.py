@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 
 from longca.errors import RequestError, UnknownNameError
 from longca.manifests.installs import absent
-from longca_bench.reports.views import tables
+from longca_bench.reports.views import drawn_view, tables
 
 if TYPE_CHECKING:
     from longca_bench.reports.rows import Rows
 
-__all__ = ["FORMATS", "checked_formats", "write_reports"]
+__all__ = ["FORMATS", "PICTURES", "checked_formats", "write_reports"]
 
-#: The suffix of each format's file. A terminal has none, and charts are several files.
-FORMATS = {"terminal": "", "markdown": ".md", "csv": ".csv", "parquet": ".parquet", "html": ".html", "png": ""}
-_WITHOUT_VIEWS = ("html", "png")
+PICTURES = ("png", "svg", "pdf")
+#: The suffix of each format's file. A terminal has none.
+FORMATS = {"terminal": "", "markdown": ".md", "csv": ".csv", "parquet": ".parquet", "html": ".html"}
+FORMATS |= {name: f".{name}" for name in PICTURES}
 
 
 def checked_formats(names: Sequence[str], view: str | None = None) -> list[str]:
@@ -30,8 +31,8 @@ def checked_formats(names: Sequence[str], view: str | None = None) -> list[str]:
     for name in names:
         if name not in FORMATS:
             raise UnknownNameError("format", name, FORMATS)
-        if view is not None and name in _WITHOUT_VIEWS:
-            raise RequestError(f"the format {name} has no views; leave out --view, or choose another --format")
+        if view is not None and name == "html":
+            raise RequestError("the format html has no views; leave out --view, or choose another --format")
     return list(dict.fromkeys(names))
 
 
@@ -49,10 +50,10 @@ def write_reports(rows: Rows, out: Path, formats: Sequence[str], view: str | Non
     try:
         for name in wanted:
             suffix = FORMATS[name]
-            is_file = len(wanted) == 1 and suffix and out.suffix == suffix and not out.is_dir()
+            is_file = len(wanted) == 1 and out.suffix == suffix and not out.is_dir()
             (out.parent if is_file else out).mkdir(parents=True, exist_ok=True)
             stem = view or ("records" if name in ("csv", "parquet") else "report")
-            written += _write(name, rows, view, out if is_file or not suffix else out / f"{stem}{suffix}")
+            written += _write(name, rows, view, out if is_file else out / f"{stem}{suffix}")
     except OSError as error:
         raise RequestError(f"cannot write to {out}: {error.strerror}. Choose another place with --out") from None
     return written
@@ -63,10 +64,10 @@ def _write(name: str, rows: Rows, view: str | None, path: Path) -> list[Path]:
         from longca_bench.reports.html.page import write_html
 
         return [write_html(rows, path)]
-    if name == "png":
-        from longca_bench.reports.charts import draw_charts
+    if name in PICTURES:
+        from longca_bench.reports.charts import draw_view
 
-        return draw_charts(rows, path)
+        return draw_view(drawn_view(view, rows), rows, path)
     if name == "markdown":
         from longca_bench.reports.markdown import markdown_of, page_of
 

@@ -73,6 +73,7 @@ class View:
         winner: Whether the last column names the best of a row, and those whose intervals overlap with its own.
         mean: Whether the last line has the geometric mean of each column, with the number of its lines.
         legend: Whether the meaning of the heads stands below the last table.
+        drawn: The column that a picture has. Empty for that of the first figure.
     """
 
     rows: tuple[str, ...]
@@ -92,11 +93,17 @@ class View:
     winner: bool = False
     mean: bool = False
     legend: bool = False
+    drawn: str = ""
 
     @property
     def keys(self) -> list[str]:
         """The columns that tell the lines of a table apart."""
         return list(dict.fromkeys((*self.rows, *self.varying, *self.apart)))
+
+    @property
+    def figure(self) -> str:
+        """The column that a picture has."""
+        return self.drawn or self.values[0].column
 
     @property
     def columns(self) -> list[str]:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from longca.errors import UnknownNameError
+from longca.errors import RequestError, UnknownNameError
 from longca.plain_text import printable
 from longca_bench.reports.columns import BASELINE
 from longca_bench.reports.runs import flatten
-from longca_bench.reports.table import Cell, Head, Table, table
+from longca_bench.reports.table import Cell, Head, Mark, Table, table
 from longca_bench.reports.training import COMBINED, PROBLEM
 from longca_bench.reports.view import DRAW, Value, View, tables_of
 from longca_bench.reports.winners import best_of
@@ -32,7 +32,7 @@ _RANKS: dict[str, Any] = {
 }
 _SHAPE = ("heads_q", "heads_kv", "head_dim", "dtype", "seqlen", "pattern_place", "block", "kept")
 _SETTING = ("kernel", "seqlen", "world_size", "heads", "head_dim")
-_ON_RANKS = "{kernel}, {seqlen} tokens on {world_size}, {heads} heads of {head_dim}"
+_ON_RANKS = "{kernel}, {seqlen} tokens, {world_size}, {heads} heads of {head_dim}"
 
 
 def few(names: Sequence[str]) -> str:
@@ -70,6 +70,7 @@ RESULTS = View(
     failures=True,
     best="least",
     winner=True,
+    drawn="tflops",
 )
 #: Ms, throughput and costs by strategy and placement, a table for each mask and direction.
 STRATEGIES = View(
@@ -160,6 +161,7 @@ BEST_PAIR = View(
         Value("pair_gain"),
     ),
     counts=(),
+    drawn="pair_gain",
 )
 #: TFLOP/s of each GPU by strategy and placement, and the share of one GPU alone.
 STRATEGY_SHARES = View(
@@ -267,6 +269,23 @@ def measured_pairs(rows: Rows) -> list[Table]:
     return best_pair(rows) if any("+" in kernel for kernel in measured.unique()) else []
 
 
+def fastest(rows: Rows) -> list[Table]:
+    """The fastest kernel of each mask with its throughput, a column for each direction, length and shape."""
+    made = tables_of(THROUGHPUT, rows)
+    parts = [each.title.split(", ") for each in made]
+    common = [part for part in parts[0] if all(part in each for each in parts)] if len(made) > 1 else []
+    lines: dict[str, list[str]] = {row[0].text: [""] * len(made) for each in made for row in each.rows}
+    for place, each in enumerate(made):
+        for row in each.rows:
+            names = zip(each.heads, row, strict=True)
+            best = (f"{head.text} {cell.text}" for head, cell in names if cell.mark is Mark.BEST)
+            lines[row[0].text][place] = next(best, "–")
+    heads = [Head(", ".join(part for part in each if part not in common), left=True) for each in parts]
+    title = ", ".join(["TFLOP/s of the fastest kernel", *common])
+    body = [[mask, *cells] for mask, cells in lines.items()]
+    return [table([Head("mask", left=True, code=True), *heads], body, title=title)] if made else []
+
+
 def fastest_strategies(rows: Rows) -> list[Table]:
     """The fastest strategy for each mask in training, its share of one GPU alone, and the next strategy.
 
@@ -326,6 +345,7 @@ VIEWS: dict[str, View | Callable[[Rows], list[Table]]] = {
     "strategies": strategies,
     "not-measured": NOT_MEASURED,
     "environment": environment,
+    "fastest": fastest,
     "throughput": THROUGHPUT,
     "over-baseline": OVER_BASELINE,
     "best-pair": best_pair,
@@ -338,8 +358,31 @@ VIEWS: dict[str, View | Callable[[Rows], list[Table]]] = {
     "strategy-memory": STRATEGY_MEMORY,
 }
 _BUSY = "~ marks a time of a busy machine. Such a time names no winner."
+#: The views of functions of rows, for pictures.
+_DRAWN = {
+    "results": RESULTS,
+    "strategies": STRATEGIES,
+    "best-pair": BEST_PAIR,
+    "pairs": BEST_PAIR,
+    "fastest": THROUGHPUT,
+}
 #: The views of a report that names none.
 SUMMARY = ("results", "pairs", "strategies", "not-measured")
+
+
+def drawn_view(name: str | None, rows: Rows) -> View:
+    """The view whose figures a picture has. Without a name it is throughput, of several ranks if nothing else is there.
+
+    Raises:
+        RequestError: The view has no figures to draw.
+    """
+    if name is None:
+        return THROUGHPUT if rows["strategy"].isna().any() else STRATEGY_SHARES
+    known = {**VIEWS, **_DRAWN}
+    views = {name: view for name, view in known.items() if isinstance(view, View) and view != NOT_MEASURED}
+    if name not in views:
+        raise RequestError(f"the view {name} cannot be drawn; draw one of {', '.join(views)}")
+    return views[name]
 
 
 def tables(name: str, rows: Rows) -> list[Table]:

@@ -40,14 +40,15 @@ def test_a_summary_names_the_kernels_for_other_devices_in_one_line(fakes, tmp_pa
 
 
 def test_report_writes_what_is_asked_for(fakes, runs, tmp_path):
-    asked = [word for name in ("markdown", "csv", "png") for word in ("--format", name)]
+    asked = [word for name in ("markdown", "csv", "png", "pdf") for word in ("--format", name)]
     said = fakes.says("report", str(runs[0] / "records.jsonl"), *asked)
     assert {file.name for file in (runs[0] / "report").iterdir()} == {
         "report.md",
         "records.csv",
-        "throughput-forward.png",
+        "report.png",
+        "report.pdf",
     }
-    assert said.count("wrote ") == 3
+    assert said.count("wrote ") == 4
     found = json.loads(fakes.says("report", str(runs[0]), "--json", "--format", "csv", "--out", str(tmp_path / "x")))
     assert [each["kernel"] for each in found["records"]] == ["naive", "sdpa", "flex"]
     assert (found["environment"], len(found["files"])) == (ENVIRONMENT, 1)
@@ -78,12 +79,47 @@ def test_report_writes_one_page_and_refuses_a_view_of_it(fakes, runs, tmp_path):
     assert "factors has nested values; give another column, such as mask" in " ".join(nested.stderr.split())
     unknown = fakes.longca("report", str(runs[0]), "--where", "kernl=sdpa")
     assert "unknown column 'kernl'. Did you mean kernel" in unknown.stderr
+    undrawn = fakes.longca("report", str(runs[0]), "--format", "svg", "--view", "environment")
+    assert "the view environment cannot be drawn; draw one of results" in " ".join(undrawn.stderr.split())
+
+
+def test_conditions_take_several_values_as_tables_print_them(fakes, runs, tmp_path):
+    ask = ("report", *map(str, runs), "--json", "--where")
+    found = json.loads(fakes.says(*ask, "run=a,b", "--where", "kernel=sdpa", "--where", "seqlen=1k"))["records"]
+    assert [(each["kernel"], each["seqlen"]) for each in found] == [("sdpa", 1024)] * 2
+    masks = [
+        record(pattern="uniform_block_sparse", factors={"block": block, "kept": 0.1}, case=str(block))
+        for block in (64, 128)
+    ]
+    name = "uniform_block_sparse 64, 10 %"
+    commas = fakes.says("report", str(write_run(tmp_path / "m", masks)), "--json", "--where", f"mask={name}")
+    assert len(json.loads(commas)["records"]) == 1
+    assert "unknown run 'd'. Known: a, b, c" in fakes.refuses(*ask, "run=a,d")
+
+
+def test_the_fastest_of_each_mask_is_one_table(fakes, tmp_path):
+    records = [
+        record("x", time=2e-3, pattern=p, mask_digest=p, direction=d)
+        for p in ("full", "causal")
+        for d in ("forward", "backward")
+    ]
+    records += [
+        record("y", time=1e-3, pattern="full", mask_digest="full"),
+        record("y", time=5e-3, mask_digest="causal"),
+    ]
+    out = tmp_path / "table.md"
+    ask = ("report", str(write_run(tmp_path / "run", records)), "--view", "fastest", "--format", "markdown")
+    fakes.says(*ask, "--out", str(out))
+    title, *lines = filter(None, out.read_text().splitlines())
+    assert title == "### TFLOP/s of the fastest kernel, 1 K tokens, 4:2 heads of 32"
+    assert lines[0] == "| mask | forward | backward |"
+    assert lines[2:] == ["| `full` | y 0.105 | – |", "| `causal` | x 0.0524 | – |"]
 
 
 def test_report_says_that_no_chart_is_drawn(fakes, tmp_path):
     run = write_run(tmp_path / "failed", [record(status="oom")])
     ran = fakes.longca("report", str(run), "--format", "png")
-    assert (ran.returncode, ran.stderr) == (0, "no chart is drawn, because no case has a time\n")
+    assert (ran.returncode, ran.stderr) == (0, "no png is drawn, because no case has a time\n")
 
 
 def test_compare_says_what_is_shown(fakes, runs):
