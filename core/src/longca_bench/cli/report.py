@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -97,10 +98,11 @@ def _conditions(rows: Rows, given: list[str]) -> dict[str, Any]:
             raise RequestError(f"--where {text}: {name} has nested values; give another column, such as mask")
         read = (column(name).format, str)  # as tables print a value, and as it is stored
         values = {_plain(text(each)): each for text in read for each in rows[name].dropna().unique()}
-        asked = [value] if _plain(value) in values else value.split(",")
-        if unknown := [each for each in asked if _plain(each) not in values]:
-            raise UnknownNameError(name, unknown[0], [str(each) for each in dict.fromkeys(values.values())])
-        found.setdefault(name, []).extend(values[_plain(each)] for each in asked)
+        for asked in [value] if _plain(value) in values else value.split(","):
+            kept = [values[key] for key in values if _plain(asked) == key or fnmatchcase(key, _plain(asked))]
+            if not kept:
+                raise UnknownNameError(name, asked, [str(each) for each in dict.fromkeys(values.values())])
+            found.setdefault(name, []).extend(kept)
     return found
 
 

@@ -16,7 +16,10 @@ _FROZEN = ConfigDict(frozen=True)  # the JSON form has more, which follows from 
 
 
 class Timed(BaseModel):
-    """Predicted and measured seconds of a direction, or of both together, with the 90 % interval and a case's hash."""
+    """Predicted and measured seconds of a direction, or of both together, with the 90 % interval and a case's hash.
+
+    `busy` says whether the machine was busy meanwhile.
+    """
 
     model_config = _FROZEN
 
@@ -26,6 +29,7 @@ class Timed(BaseModel):
     case: str | None = None
     status: str | None = None
     measured: float | None = None
+    busy: bool = False
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -48,7 +52,7 @@ class Timed(BaseModel):
         if (record := records.get(self.case or "")) is None:
             return self
         measured = record.median if record.status == "ok" else None
-        return self.model_copy(update={"status": record.status, "measured": measured})
+        return self.model_copy(update={"status": record.status, "measured": measured, "busy": bool(record.busy)})
 
 
 class MeasuredChoice(BaseModel):
@@ -108,7 +112,8 @@ class MeasuredChoice(BaseModel):
         times = {name: time.with_record(records) for name, time in self.times.items() if name != "total"}
         found = [time.measured for time in times.values() if time.measured is not None]
         total = sum(found) if len(found) == len(times) else None
-        times["total"] = self.times["total"].model_copy(update={"measured": total})
+        busy = any(time.busy for time in times.values())
+        times["total"] = self.times["total"].model_copy(update={"measured": total, "busy": busy})
         return self.model_copy(update={"times": times})
 
 
@@ -130,11 +135,18 @@ class Outcome(BaseModel):
     left_out: dict[str, str] = {}
     notes: tuple[str, ...] = ()
 
+    @property
+    def busy(self) -> bool:
+        """Whether the machine was busy while a choice was timed."""
+        return any(choice.times["total"].busy for choice in self.ways)
+
     @computed_field  # type: ignore[prop-decorator]
     @property
     def fastest(self) -> MeasuredChoice | None:
-        """The choice that was measured as fastest, or None if no choice has all its times."""
+        """The choice that was measured as fastest. None without all its times, or if one of several was busy."""
         measured = [choice for choice in self.ways if choice.measured is not None]
+        if len(measured) > 1 and self.busy:
+            return None
         return min(measured, key=lambda choice: choice.measured or 0.0, default=None)
 
     @field_serializer("fastest")

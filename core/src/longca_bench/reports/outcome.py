@@ -56,7 +56,11 @@ def _measured(time: Timed, direction: str) -> tuple[str, str, str]:
     if time.measured is None:
         return (_NOTHING if direction == "total" else time.status or "not measured"), _NOTHING, _NOTHING
     error = _NOTHING if time.error is None else f"{100 * time.error:+.1f} %"
-    return time_text(time.measured), error, {True: "yes", False: "no", None: _NOTHING}[time.inside]
+    return (
+        f"{time_text(time.measured)}{'~' * time.busy}",
+        error,
+        {True: "yes", False: "no", None: _NOTHING}[time.inside],
+    )
 
 
 def _sentences(outcome: Outcome) -> Iterator[str]:
@@ -67,7 +71,8 @@ def _sentences(outcome: Outcome) -> Iterator[str]:
         return
     fastest, first = outcome.fastest, outcome.ways[0]
     if fastest is None or fastest.measured is None:
-        yield "No choice has a measured time for every direction."
+        why = "The machine was busy, so no choice is named the fastest."
+        yield why if outcome.busy else "No choice has a measured time for every direction."
         return
     time = time_text(fastest.measured)
     if not outcome.ranked:

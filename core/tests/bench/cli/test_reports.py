@@ -94,6 +94,7 @@ def test_conditions_take_several_values_as_tables_print_them(fakes, runs, tmp_pa
     name = "uniform_block_sparse 64, 10 %"
     commas = fakes.says("report", str(write_run(tmp_path / "m", masks)), "--json", "--where", f"mask={name}")
     assert len(json.loads(commas)["records"]) == 1
+    assert len(json.loads(fakes.says(*ask, "run=[ab]"))["records"]) == 5
     assert "unknown run 'd'. Known: a, b, c" in fakes.refuses(*ask, "run=a,d")
 
 

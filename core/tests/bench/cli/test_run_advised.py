@@ -43,6 +43,6 @@ def test_without_evidence_kernels_are_measured_in_their_order(fakes, tmp_path):
     ran = fakes.longca("run", "full", "--seqlen", "64", *FEW, "--recommended", "--out", str(tmp_path / "run"))
     assert ran.returncode == 0
     assert "No evidence ranks these choices." in ran.stdout
-    assert "was fastest as measured" in ran.stdout
+    assert "was fastest as measured" in ran.stdout or "The machine was busy" in ran.stdout
     (outcome,) = json.loads((tmp_path / "run" / "advice.json").read_text("utf-8"))
     assert ([way["kernel"] for way in outcome["ways"]], outcome["ranked"]) == (["naive", "sdpa"], False)

@@ -62,6 +62,14 @@ def test_one_sentence_says_what_following_it_costs(ways, said):
     assert said in printed(*ways)
 
 
+def test_a_busy_machine_names_no_fastest_choice():
+    ways = [way("a", 1e-3, 1e-3), way("b", 2e-3, 2e-3)]
+    ways[1].times["total"] = ways[1].times["forward"] = timed(2e-3, 2e-3).model_copy(update={"busy": True})
+    text = printed(*ways)
+    assert "2 ms~" in text
+    assert "The machine was busy, so no choice is named the fastest." in text
+
+
 def test_before_measuring_nothing_is_compared():
     text = printed(way("a", 1e-3, None, None))
     assert "1 ms" in text
