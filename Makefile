@@ -64,7 +64,7 @@ $(TEST_ALL): $(TEST)
 	@touch $@
 
 bench: $(BENCH)
-	$(BIN)/longca run quick
+	OMP_NUM_THREADS=1 $(BIN)/longca run quick
 
 # One thread a worker: torch's threads spin while they wait, and several processes' on the same cores take ten times
 # as long. Tests of one group share what is slow to make, so they stay on one worker.

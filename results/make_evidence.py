@@ -31,7 +31,6 @@ from longca_advice.from_records import PlacementChangedError, layout_of, recorde
 from longca_advice.known_plugins import KnownPlugin
 from longca_advice.network import Network, Topology, fit_links, transferred
 from longca_advice.timeline import timeline
-from longca_bench.suites.suite import load_suite
 
 _Read = tuple[Row, dict[str, Any]]
 
@@ -53,6 +52,12 @@ LEFT_OUT = {
 
 #: Runs whose shortest calls are left out, with the seconds from which calls are taken. Calls of 1 K to 4 K tokens take
 #: as long as the host takes to launch them, and that differed by three times between calls that compute as much.
+#: The factors by pattern of records that were made before records had them.
+FIRST_FACTORS = {
+    "full_sliding_window": {"window": 128},
+    "causal_sliding_window": {"window": 256},
+    "block_causal_document": {"block": 128},
+}
 FROM_SECONDS = {"h200/advice/short": 5e-4}
 
 #: Since then fa3 computes layers otherwise: fewer calls, and less merging. Earlier records of layers say nothing of it.
@@ -149,13 +154,12 @@ def by_step(problem: Problem, layout: Layout, rank_seconds: Sequence[float]) -> 
 
 def _read(folders: str) -> list[_Read]:
     """The rows and records of runs."""
-    quick = load_suite("quick").sweep[0].factors
     found: list[_Read] = []
     for file in sorted(RESULTS.glob(f"{folders}/records.jsonl")):
         name = file.parent.relative_to(RESULTS).as_posix()
         if name in LEFT_OUT:
             continue
-        early = quick if name in ("h200/core/quick", "h200/core/turns") else {}
+        early = FIRST_FACTORS if name in ("h200/core/quick", "h200/core/turns") else {}
         least = FROM_SECONDS.get(name, 0.0)
         pairs = verified(file.parent, f"results/{name}", early)
         kept = (pair for pair in pairs if pair[0].seconds >= least and not pair[0].busy)

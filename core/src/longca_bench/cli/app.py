@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 from contextlib import suppress
 from importlib import import_module
@@ -148,6 +149,8 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     if sys.stderr is not None:  # it may be closed
         sys.stderr = cast(TextIO, _LossyStream(sys.stderr))
+    if "RANK" not in os.environ:  # torchrun ends its ranks by SIGTERM. Elsewhere it is Ctrl-C: a run says how to go on
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app()
     except LongCAError as error:

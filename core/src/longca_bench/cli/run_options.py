@@ -133,7 +133,7 @@ def chosen_suite(
     name: str, asked: RunOptions, described: MaskOptions, selection: Selection, ranks: int | None
 ) -> tuple[Suite, Selection]:
     """The suite to measure, and its filters. A suite goes before a pattern of the same name."""
-    from longca.masks import get_pattern
+    from longca.masks import PATTERNS, get_pattern
     from longca_bench.suites.cases import Selection
     from longca_bench.suites.suite import builtin_suites, load_suite
 
@@ -151,7 +151,7 @@ def chosen_suite(
     except UnknownNameError as error:
         raise RequestError(
             f"unknown suite or mask pattern {error.name!r}. Suites: {', '.join(suites)}, or the path of a .toml file. "
-            f"Mask patterns: {', '.join(error.known)}"
+            f"Mask patterns: {', '.join(PATTERNS)}"
         ) from None
     if selection.patterns:
         raise RequestError(f"--mask picks masks of a suite, and {name} is a mask pattern itself; leave out --mask")

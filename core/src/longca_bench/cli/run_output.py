@@ -33,6 +33,9 @@ __all__ = ["Progress", "print_plan", "print_problems", "print_records", "say_bef
 
 #: Problems that are printed above their results.
 _FEW = 3
+#: The meaning of times on a CPU, and the way to an answer for a GPU.
+_SKIPS = "A kernel that skips what a mask hides is faster on it than on the full mask"
+_FOR_A_GPU = "Ask for one: longca recommend causal --seqlen 65536 --heads 64:8 --device h200"
 
 
 def print_problems(cases: Sequence[Case], device: Device) -> None:
@@ -104,11 +107,12 @@ def say_beforehand(folder: RunFolder, done: int, left: Sequence[Case], where: De
     """Says on stderr what is kept of an earlier run, and how long the run will take if that is predicted."""
     from longca_bench.suites.duration import duration_of, is_measured
 
+    predicts = left and (where.kind == "cpu" or is_measured(left, where))
     if folder.torn:
         typer.echo("the last line of the earlier records was torn, and is dropped; its case is run again", err=True)
     if done:
         typer.echo(f"{done} cases were measured before and are kept", err=True)
-    if left and is_measured(left, where) and (found := duration_of(left, where, registry)).seconds is not None:
+    if predicts and (found := duration_of(left, where, registry)).seconds is not None:
         typer.echo(printable(found.sentence), err=True)
 
 
@@ -202,6 +206,10 @@ def _print_summary(
     measured = any(record.median is not None for record in records)
     for sentence in (*_waited(records), *(winners(rows) if measured else ())):
         out.print(safe(sentence), soft_wrap=True)
+    if measured and surroundings["device"]["kind"] == "cpu":
+        threads = counted(surroundings["torch_threads"], "thread")
+        said = f"Times are of this CPU with {threads}, and say nothing about a GPU"
+        out.print(f"{said}. {_SKIPS}. {_FOR_A_GPU}", soft_wrap=True)
     out.print(f"records: {safe(path)}", soft_wrap=True)
 
 

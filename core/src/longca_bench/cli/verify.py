@@ -15,7 +15,7 @@ from longca_bench.cli.mask_options import MaskOptions, takes_mask
 from longca_bench.cli.options import chosen_device, flag, open_registry, option, print_json, takes_options
 from longca_bench.cli.verification_json import provenance, verification_as_json
 from longca_bench.cli.verify_function import FunctionOptions, of_function, verify_function
-from longca_bench.measuring.options import DEADLINE
+from longca_bench.measuring.options import DEADLINE, let_threads_sleep
 
 if TYPE_CHECKING:
     from longca.manifests import Device
@@ -60,6 +60,7 @@ def verify(
 
     Example: longca verify --function my_module:attention --mask causal_document
     """
+    let_threads_sleep()
     if function is not None:
         given = {"kernel": kernel, "repeat": repeat, "unverified": unverified}
         _refuse("--function verifies one function, on its own", given)

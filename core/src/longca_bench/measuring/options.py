@@ -10,12 +10,12 @@ __all__ = ["DEADLINE", "OWN_VARIABLES", "Options", "let_threads_sleep"]
 #: Seconds that a case may take, with compiling and verifying, unless `--timeout` gives another number.
 DEADLINE = 600.0
 
-#: Variables by which idle threads of OpenMP leave the cores to others. Workers do not get them.
+#: Variables by which idle threads of OpenMP leave the cores to others. Workers of a GPU do not get them.
 OWN_VARIABLES = ("OMP_WAIT_POLICY", "LONGCA_QUIET")
 
 
 def let_threads_sleep() -> None:
-    """Makes idle threads of this process leave the cores to workers. It must be called before torch is imported."""
+    """Makes idle threads leave the cores to other processes. It must be called before torch is imported."""
     if OWN_VARIABLES[0] not in os.environ:
         os.environ.update(zip(OWN_VARIABLES, ("PASSIVE", "1"), strict=True))
 

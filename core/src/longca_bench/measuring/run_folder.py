@@ -123,7 +123,8 @@ class RunFolder:
         if there is None:
             raise RequestError(f"cannot resume {self.path}: {ENVIRONMENT} is missing. Start another run with --out")
         now = json.loads(json.dumps(environment))
-        differing = [said for key in _SAME for said in _differences(there.get(key), now.get(key), key)]
+        same = (*_SAME, "torch_threads") if now["device"]["kind"] == "cpu" else _SAME
+        differing = [said for key in same for said in _differences(there.get(key), now.get(key), key)]
         if differing:
             more = f"; and {len(differing) - _NAMED} more differences" if len(differing) > _NAMED else ""
             said = "; ".join(differing[:_NAMED])

@@ -61,6 +61,8 @@ _COSTS = {
     "cuda": _Costs(case=2.0, shared=9.0, kernel=15.0, checked=4.0, samples=10),
     "cpu": _Costs(case=0.3, shared=3.0, kernel=1.0, checked=2.5, samples=30),
 }
+#: FLOP/s of a CPU without measurements: those of two cores by the kernels of `quick`, with its float32.
+_CPU_RATE = 6e10
 #: The most cases that are predicted, unless one mask has more, and the seconds after which no further case is.
 _MOST, _PATIENCE = 200, 5.0
 #: Kernels and reasons that a sentence names.
@@ -73,7 +75,8 @@ class Duration:
 
     `calls` are the predicted seconds of a call of each case that was looked at, or None without a prediction.
     `unpredicted` are the kernels, and their strategies, that lack a prediction for a case. `refusals` are the reasons
-    against cases that are not valid on the device, whose kind is `cpu` or `cuda`.
+    against cases that are not valid on the device, whose kind is `cpu` or `cuda`. `is_nominal` says that a CPU without
+    measurements counts as two quiet cores.
     """
 
     cases: int
@@ -83,6 +86,7 @@ class Duration:
     refusals: tuple[str, ...]
     is_shared: bool = False
     device: str = "cuda"
+    is_nominal: bool = False
 
     @property
     def predicted(self) -> int:
@@ -107,6 +111,8 @@ class Duration:
         if self.seconds is None:
             return f"The run time is not estimated: no measurement of {some} is like these cases." if some else ""
         count = f"{self.cases} cases" if self.cases > 1 else "1 case"
+        if self.is_nominal:
+            return f"{count}: about {in_words(self.seconds)} on two quiet cores"
         said = f"{count}: about {in_words(self.seconds)}, from {in_words(self.seconds / WITHIN)} to "
         said += in_words(self.seconds * WITHIN)
         if len(self.calls) + len(self.refusals) < self.cases:
@@ -141,7 +147,7 @@ def duration_of(cases: Sequence[Case], device: Device, registry: Registry) -> Du
     knows, end = is_measured(cases, device), time.monotonic() + _PATIENCE
     for case in itertools.takewhile(lambda _: time.monotonic() < end, _some(cases)):
         try:
-            calls.append(_call(case, device, registry) if knows else None)
+            calls.append(_call(case, device, registry) if knows else _nominal(case, device, registry))
         except UnsupportedError as error:
             refusals.append(str(error))
             continue
@@ -150,7 +156,8 @@ def duration_of(cases: Sequence[Case], device: Device, registry: Registry) -> Du
             unpredicted.setdefault(case.kernel + shared)
     kernels = len({case.kernel for case in cases})
     is_shared = any(case.parallel is not None for case in cases)
-    return Duration(len(cases), tuple(calls), kernels, tuple(unpredicted), tuple(refusals), is_shared, device.kind)
+    about = len(cases), tuple(calls), kernels, tuple(unpredicted), tuple(refusals), is_shared, device.kind
+    return Duration(*about, is_nominal=not knows)
 
 
 def is_measured(cases: Iterable[Case], device: Device) -> bool:
@@ -190,6 +197,15 @@ def _call(case: Case, device: Device, registry: Registry) -> float | None:
     call = Call(work_of(problem.concrete_mask, offer.form), problem.heads_q, problem.num_heads_kv)
     found = request.costs.estimate(request.key(halves[training], case.direction), call)
     return None if found is None else found.seconds
+
+
+def _nominal(case: Case, device: Device, registry: Registry) -> float | None:
+    """The seconds of a case's call on a CPU that nobody measured. None on a GPU, and for ranks."""
+    if device.kind != "cpu" or case.parallel is not None:
+        return None
+    problem = case.problem(device)
+    registry.resolve(case.kernel, problem).check()
+    return problem.flops / _CPU_RATE
 
 
 def _shared(kernel: str, halves: Sequence[str], parallel: Parallel, request: Request) -> float | None:

@@ -133,12 +133,13 @@ def records_but_torn(out):
 
 
 @pytest.mark.slow
-def test_interrupted(faulty, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted(faulty, tmp_path, number):
     out = tmp_path / "run"
     process = start(faulty, out, "--kernel", "naive", "--kernel", "hangs")
     wait_for_records(out, 2)
     time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, errors = process.communicate(timeout=600)
     assert process.returncode == 130
     assert "Traceback" not in errors

@@ -21,7 +21,8 @@ CPU = Device("cpu")
 
 def run(core, **selection):
     suite = load_suite("quick")
-    seen = []
+    sweep = suite.sweep[0].model_copy(update={"patterns": ("*",)})
+    suite, seen = suite.model_copy(update={"sweep": (sweep,)}), []
     cases = expand(suite, core.kernels, Selection(**{"patterns": ("causal",), "seqlens": (96,), **selection}))
     records = run_cases(suite, cases, CPU, core, seen.append)
     assert records == seen

@@ -47,15 +47,23 @@ def test_cases_that_are_not_measured_take_no_time():
 
 
 def test_cases_without_evidence_are_named():
-    found = duration_of(cases(), Device("cpu"), registry())
+    found = duration_of(cases(kernels=["naive"]), named_device("a100"), registry())
     assert found.seconds is None
-    assert found.sentence == "The run time is not estimated: no measurement of sdpa is like these cases."
+    assert found.sentence == "The run time is not estimated: no measurement of naive is like these cases."
     some = Duration(10, (1.0, 1.0, None, None), 1, ("a", "b", "c", "d", "e"), ("no",))
     assert some.seconds == pytest.approx(22 * 4 / 5 * 10 + 15)
     assert some.sentence == (
         "10 cases: about 3 min, from 2 min to 6 min, by 5 of them. 2 without a prediction count like the others: "
         "a, b, c, d, …"
     )
+
+
+def test_a_cpu_without_measurements_has_an_estimate():
+    about = {"heads": ["4:2"], "head_dims": [64], "dtypes": ["float32"], "seqlens": [4096]}
+    found = duration_of(cases(**about), Device("cpu"), registry())
+    assert (found.cases, found.predicted) == (2, 2)
+    assert found.sentence == f"2 cases: about {in_words(found.seconds)} on two quiet cores"
+    assert found.seconds < duration_of(cases(**about | {"seqlens": [16384]}), Device("cpu"), registry()).seconds
 
 
 def test_few_masks_are_drawn_for_many_cases():

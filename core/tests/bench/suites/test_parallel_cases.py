@@ -6,6 +6,7 @@ from longca.errors import RequestError, UnknownNameError
 from longca.manifests import StrategyManifest
 from longca_bench.suites.cases import Selection, absent, expand
 from longca_bench.suites.meshes import equal_mesh
+from longca_bench.suites.one_problem import problem_suite
 from longca_bench.suites.suite import load_suite
 
 
@@ -138,5 +139,6 @@ def test_sweeps_of_one_device_take_no_ranks(tmp_path):
 
 
 def test_digests_are_those_of_the_first_records():
-    assert load_suite("quick").digest == "15ce7d78a799e334"
-    assert expand(load_suite("quick"), ["naive", "sdpa"])[0].digest("cpu") == "19aaa8101258bcf1"
+    assert load_suite("dense").digest == "16306b1c3ab43c14"
+    first = problem_suite("full", seqlens=[1024], heads=["4:2"], head_dims=[64], dtypes=["float32"])
+    assert expand(first, ["naive", "sdpa"])[0].digest("cpu") == "19aaa8101258bcf1"

@@ -27,7 +27,7 @@ def write(tmp_path, text):
 
 def test_builtin():
     assert "quick" in builtin_suites()
-    assert load_suite("quick").sweep[0].patterns == ("*",)
+    assert load_suite("quick").sweep[0].seqlens == (4096,)
 
 
 def test_digest_changes_with_what_it_says(tmp_path):
