@@ -4,7 +4,8 @@ import pytest
 
 from longca.errors import RequestError
 from longca.parsing import parse_bytes, parse_heads, parse_seconds, parse_share, parse_tokens
-from longca_bench.reports.words import time_text, tokens
+from longca.plain_text import time_text
+from longca_bench.reports.words import tokens
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""Texts in one line for messages and records: errors of kernels, and names for a terminal."""
+"""Texts in one line for messages and records: errors of kernels, names for a terminal, and times."""
 
 from __future__ import annotations
 
-__all__ = ["plain_text", "printable"]
+__all__ = ["plain_text", "printable", "time_text"]
 
 
 def plain_text(value: object, most: int = 2000) -> str:
@@ -19,3 +19,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def time_text(seconds: float) -> str:
+    """A time with three digits."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= 0.9995 * size:
+            return f"{seconds / size:{'.3g' if seconds < 999.5 * size else '.0f'}} {unit}"
+    return f"{seconds * 1e6:.2g} µs"

@@ -328,7 +328,7 @@ def _across(found_exactly: Sequence[StrategyCandidate]) -> Iterator[str]:
     for one in found_exactly[:1]:
         named = any(link.name for links in one.costs.links.network.inside.values() for link in links.values())
         if named or one.costs.topology.ranks_per_host is not None:
-            where = "within hosts" if named else "between hosts"
+            where = "of transfers within hosts" if named else "between hosts"
             yield f"times {where} are computed from the bandwidth that was given; none was measured (unverified)"
     for one in found_exactly:
         topology, last = one.costs.topology, one.timelines[-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from longca.plain_text import time_text
 from longca_advice.work import TILE
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def why_first(candidates: Sequence[Candidate]) -> str:
     place = gains.index(max(gains))
     part = f"mostly the {best.request.directions[place]}, " if len(gains) > 1 else ""
     cause = _cause(best, other, place, gains[place])
-    times = f"{_time(best.each[place])} against {_time(other.each[place])}"
+    times = f"{time_text(best.each[place])} against {time_text(other.each[place])}"
     return f"Why {best.title} before {other.title}: {part}{times}{cause and f'; {cause}'}."
 
 
@@ -62,8 +63,8 @@ def _cause(best: Candidate, other: Candidate, place: int, gain: float) -> str:
         return _tiles(best, other, place)
     spent = _SPENT[cause].format(work=other.estimates[place].work if other.estimates else None)
     if ours[cause] < _LITTLE * theirs[cause]:
-        return f"{spent} {other.kernel if other.kernel != best.kernel else 'the latter'} {_time(theirs[cause])}"
-    return f"{spent} {_time(ours[cause])} and not {_time(theirs[cause])}"
+        return f"{spent} {other.kernel if other.kernel != best.kernel else 'the latter'} {time_text(theirs[cause])}"
+    return f"{spent} {time_text(ours[cause])} and not {time_text(theirs[cause])}"
 
 
 def _tiles(best: Candidate, other: Candidate, place: int) -> str:
@@ -81,10 +82,3 @@ def _tiles(best: Candidate, other: Candidate, place: int) -> str:
     flops = 4e-12 * TILE**2 * problem.head_dim * problem.heads_q * (2.5 if place else 1)
     rates = [flops * count / max(taken, 1e-9) for count, taken in zip((ours, theirs), seconds, strict=True)]
     return f"its tiles of {TILE} × {TILE} are computed at {rates[0]:.3g} TFLOP/s and not {rates[1]:.3g}"
-
-
-def _time(seconds: float) -> str:
-    for size, unit in ((1.0, "s"), (1e-3, "ms")):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} µs"

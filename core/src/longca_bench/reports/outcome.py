@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from longca.plain_text import time_text
 from longca_bench.reports.table import Cell, Head, Mark, Table
 from longca_bench.reports.terminal import print_tables
 from longca_bench.reports.text import print_problem, printable
-from longca_bench.reports.words import time_text
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,10 +7,11 @@ from io import StringIO
 from typing import TYPE_CHECKING
 
 from longca.manifests.verdict import paragraph
+from longca.plain_text import time_text
 from longca_bench.reports.table import Head, Table, table
 from longca_bench.reports.terminal import print_tables
 from longca_bench.reports.text import by_reason, console, print_problem, printable
-from longca_bench.reports.words import counted, memory_unit, throughput_unit, time_text
+from longca_bench.reports.words import counted, memory_unit, throughput_unit
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -19,7 +19,6 @@ __all__ = [
     "status_counts",
     "three_digits",
     "throughput_unit",
-    "time_text",
     "times",
     "tokens",
     "word",
@@ -54,14 +53,6 @@ def ratio_text(value: float) -> str:
 def brief_percent(share: float) -> str:
     """A share as a percentage: with one decimal below 100 %, and without above."""
     return f"{share:.1%}".replace("-0.0%", "0.0%") if abs(share) < 1 else f"{share:.0%}"
-
-
-def time_text(seconds: float) -> str:
-    """A time with three digits."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= 0.9995 * size:
-            return f"{seconds / size:{'.3g' if seconds < 999.5 * size else '.0f'}} {unit}"
-    return f"{seconds * 1e6:.2g} µs"
 
 
 def throughput_unit(best: float | None) -> tuple[str, float]:

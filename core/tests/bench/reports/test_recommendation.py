@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from rich.console import Console
 
+from longca.plain_text import time_text
 from longca_advice.choices import Choice, Proof, Recommendation, Refused, Seconds, Unmeasured
 from longca_bench.reports.recommendation import print_recommendation, print_why
-from longca_bench.reports.words import time_text
 
 PROBLEM = {"text": "causal of 8 tokens", "memory": 80 * 2**30}
 
