@@ -72,19 +72,20 @@ def chart_frame(rows: Rows) -> DataFrame:
     return frame
 
 
-def chart_specs(names: Sequence[str], speed_unit: str, memory: str) -> dict[str, Any]:
+def chart_specs(names: Sequence[str], tokens: Sequence[int], speed_unit: str, memory: str) -> dict[str, Any]:
     """Charts as Vega-Lite without data. Their data is named `records`.
 
     Args:
         names: The kernels and strategies. Each has the same look in every chart.
+        tokens: The lengths.
         speed_unit: The unit of throughput.
         memory: The unit of memory.
     """
     alt = altair()
-    base, points, lengths = _marks("who", names)
-    base, points = base.encode(tooltip="tip:N"), points.encode(tooltip="tip:N")
+    bare_lines, points, lengths = _marks("who", names, values=list(tokens))  # a tip would split the lines
+    base, points = bare_lines.encode(tooltip="tip:N"), points.encode(tooltip="tip:N")
     bare = alt.Chart(alt.NamedData("records"))
-    lines = base.mark_line(strokeWidth=1.5).encode(x=lengths, detail=["run_number:N", "shape:N"])
+    lines = bare_lines.mark_line(strokeWidth=1.5).encode(x=lengths, detail=["run_number:N", "shape:N"])
     whiskers = base.mark_rule().encode(x=lengths, y="slow:Q", y2="fast:Q")
 
     def over_lengths(field: str, title: str, *more: Any) -> Any:

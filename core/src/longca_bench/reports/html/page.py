@@ -158,7 +158,9 @@ def _data(rows: Rows, frame: DataFrame) -> dict[str, Any]:
         "samples": [[_short(value * 1e3) for value in each.tolist()] for each in frame["samples"]],
         "unit": unit,
         "memory": held,
-        "charts": chart_specs([printable(name) for name in frame["who"].unique()], unit, held),
+        "charts": chart_specs(
+            [printable(name) for name in frame["who"].unique()], sorted(frame["seqlen"].unique().tolist()), unit, held
+        ),
         "environments": [
             [[printable(name), printable(value)] for name, value in flatten(run.environment or {})] for run in rows.runs
         ],

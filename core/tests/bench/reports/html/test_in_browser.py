@@ -86,6 +86,15 @@ def test_charts_are_drawn_and_follow_the_filters(opened):
     assert "No case of this selection has a time" in page.locator("#throughput").inner_text()
 
 
+def test_a_line_goes_over_the_lengths_of_one_run_and_through_the_median_of_draws(opened):
+    draws = [record("quick", 1024, time=time, seed=2, case=str(time), mask_digest="causal-2") for time in (2e-3, 3e-3)]
+    page = opened(Run(Path("one"), (*run().records, *draws), ENVIRONMENT), run("two", faster=2))
+    page.locator("#memory figure:nth-of-type(2) svg").wait_for(state="attached")
+    lines = page.locator("#throughput figure").first.locator(".mark-line path")
+    paths = [lines.nth(place).get_attribute("d") for place in range(lines.count())]
+    assert [path.count("L") for path in paths] == [2] * 8, "two masks, two kernels, two runs: three lengths each"
+
+
 def test_a_case_opens_by_keyboard_with_samples_and_environment(opened):
     page = opened(run())
     cell = page.locator("#cases tbody button").first

@@ -122,7 +122,8 @@
           embed(box, title, "memory", of.filter((r) => r.peak !== null), masks);
         }
       }
-      if (!box.childElementCount) box.append(el("p", { class: "quiet" }, "No case of this selection has a time."));
+      const none = kind === "profile" ? "is ranked beside another" : "has a time";
+      if (!box.childElementCount) box.append(el("p", { class: "quiet" }, `No case of this selection ${none}.`));
     }
   }
 
