@@ -118,10 +118,12 @@ class MaskOptions:
         missing = [name for name in kind.factors if name in _FACTORS and name not in {**given, **kind.defaults}]
         if self.seed is not None or not missing:
             return
-        options = " ".join(f"{flag(name)} {_example(name, tokens)}" for name in missing)
+        examples = {name: _example(name, tokens) for name in missing}
+        asked = {"seqlen": tokens, "seqlen_k": self.seqlen_k, **self.given, **examples}
+        options = (f"{flag(name)} {shlex.quote(str(value))}" for name, value in asked.items() if value is not None)
         raise RequestError(
-            f"the answer for {pattern} depends on its {' and '.join(missing)}. For example: longca recommend "
-            f"{shlex.quote(pattern)} --seqlen {tokens} {options}. --seed 0 instead draws what is not given"
+            f"the answer for {pattern} depends on {' and '.join(map(flag, missing))}. For example: longca recommend "
+            f"{shlex.quote(pattern)} {' '.join(options)}. --seed 0 draws what is not given"
         )
 
     def mask(self, pattern: str, heads: int = 1) -> Mask:

@@ -150,10 +150,11 @@ def test_memory_below_the_tensors_says_what_would_fit(answer, ask):
 
 
 def test_factors_that_decide_the_answer_are_asked_for_with_an_example(fakes, ask):
-    said = fakes.refuses("recommend", "prefix_lm_document", "--seqlen", "3000", "--device", "h200")
+    said = fakes.refuses("recommend", "prefix_lm_document", "--seqlen", "3000", "--prefix", "99", "--device", "h200")
+    assert "depends on --documents. For example: " in said
     example = said.partition("For example: longca recommend ")[2].partition(". ")[0]
     assert ask(*example.split()).startswith(
-        "prefix_lm_document of 3,000 tokens, documents of 2,000, 1,000, prefix 128\n"
+        "prefix_lm_document of 3,000 tokens, documents of 2,000, 1,000, prefix 99\n"
     )
     drawn = ask("prefix_lm_document", "--seqlen", "3000", "--seed", "0")
     assert "(not given: documents, prefix; drawn with seed 0 from pile)\n" in drawn
