@@ -123,3 +123,41 @@ def test_a_time_of_a_busy_machine_is_marked_everywhere_and_wins_nothing(tmp_path
     lines = [line.rpartition(",")[2] for line in written[0].read_text().splitlines()]
     assert lines == ["busy", "3.0 cores of other processes", "", ""]
     assert list(rows.where(busy="")["kernel"]) == ["fa4", "old"]
+
+
+def ranked(strategy, time, mask="full", **fields):
+    """A strategy in both directions, the backward in twice the time."""
+    about = {"strategy": strategy, "placement": "auto", "placed": "zigzag", "world_size": 2, "mesh": "ring=2"}
+    return [
+        record("fa3", time=by * time, pattern=mask, mask_digest=mask, direction=way, case=f"{strategy}{mask}{way}",
+               alone_seconds=by * 1e-3, communication={}, **about, **fields)
+        for by, way in ((1, "forward"), (2, "backward"))
+    ]  # fmt: skip
+
+
+def test_a_strategy_wins_among_those_of_its_run():
+    alone, together = ranked("usp", 1e-3), [*ranked("usp", 4e-3), *ranked("ring_p2p", 2e-3)]
+    disturbed = [*ranked("usp", 4e-3, "causal", machine=BUSY), *ranked("ring_p2p", 2e-3, "causal", machine=QUIET)]
+    rows = rows_of(alone, [*together, *disturbed])
+    shown = [table for table in tables("strategies", rows) if table.title.startswith("full forward")]
+    strategies = [(texts["strategy"], texts["run"], found) for table in shown for texts, found in marked(table)]
+    assert strategies == [("usp", "run0", []), ("usp", "run1", []), ("ring_p2p", "run1", ["ms"])]
+    for table in tables("strategy-shares", rows):
+        assert [found for _, found in marked(table)] == [[], []], "a median over both runs makes usp the faster one"
+    (table,) = tables("fastest-strategies", rows_of([*together, *disturbed]))
+    (line,) = [[cell.text for cell in row] for row in table.rows]
+    assert line == ["full", "fa3", "2", "1 K", "ring_p2p", "zigzag", "0.50", "usp", "zigzag", "2.00×"]
+    assert tables("fastest-strategies", rows_of(alone)) == []
+
+
+def test_a_kernel_alone_in_its_run_is_no_choice_in_training():
+    both = [
+        record(kernel, time=time, direction=way)
+        for kernel, time in (("a", 3e-3), ("b", 2e-3))
+        for way in ("forward", "backward")
+    ]
+    lone = [record("a", time=1e-3, direction=way) for way in ("forward", "backward")]
+    (table,) = tables("best-pair", rows_of(lone, both))
+    assert [cell.text for cell in table.rows[0][:3]] == ["causal", "1", "b"]
+    busy = [each.model_copy(update={"machine": BUSY}) for each in both]
+    assert tables("best-pair", rows_of(busy)) == []
