@@ -95,7 +95,6 @@ app = typer.Typer(
     help="Which attention kernel and context-parallel strategy is valid, correct and fastest for your mask and GPUs.",
     cls=_Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
