@@ -24,8 +24,8 @@ _LITTLE = 0.05
 
 #: The work that takes the seconds of a cause. Tiles have sentences of their own.
 _SPENT: Mapping[str, str] = {
-    "masking": "masking the {work.partial:,.0f} partly visible tiles of a head takes",
-    "rows": "starting the {work.rows:,.0f} rows of a head, which have {work.tiles:,.0f} tiles together, takes",
+    "masking": "masking partly visible tiles, {work.partial:,.0f} in each head, takes",
+    "rows": "starting rows of tiles, {work.rows:,.0f} in each head and {work.row_length:.3g} tiles long, takes",
     "documents": "launching tiles that shorter documents leave empty takes",
     "layers": "merging layers takes",
     "longest": "waiting for the longest row or column of tiles takes",

@@ -71,6 +71,11 @@ class Work:
         """Tiles that are computed."""
         return self.full + self.partial
 
+    @property
+    def row_length(self) -> float:
+        """Tiles of a row on average, over the rows that have any."""
+        return self.tiles / max(self.rows, 1.0)
+
     def __add__(self, other: Work) -> Work:
         """The sum of two calls that follow one another. Both have the same path."""
         sums = (a + b for a, b in zip(astuple(self)[1:], astuple(other)[1:], strict=True))
