@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from longca import discovery, masks, recommend
+from longca import Problem, discovery, masks, recommend
 from longca.errors import MissingPackageError
 from longca.plugins import Registry
+from longca_advice.auto_kernel import choose
+from longca_advice.devices import DEVICES
 from longca_advice.known_plugins import with_known
 
 QUESTIONS = {
@@ -60,3 +62,13 @@ def test_a_missing_plugin_is_installed_with_what_it_needs_from_this_checkout(par
 def test_ranks_need_the_plugin_of_strategies(partial):
     with pytest.raises(MissingPackageError, match=r"longca-cp, which is not installed. Install it: pip install .*cp"):
         answer("causal", partial("longca-core"), ranks=8)
+
+
+def test_auto_takes_what_is_installed_and_names_what_would_be_faster(partial):
+    asked = Problem(mask=QUESTIONS["causal"], heads_q=64, heads_kv=8, device=DEVICES["h200"], direction="backward")
+    partial("longca-core")
+    choice = choose(asked, Registry())
+    assert choice.kernel == "sdpa"
+    kernel, said = choice.better
+    assert kernel in ("fa3", "fa4")
+    assert "Install it: pip install" in said

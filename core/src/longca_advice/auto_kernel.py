@@ -29,7 +29,7 @@ from longca.manifests import Problem, Verdict
 from longca.plugins import Registry
 from longca_advice.candidates import Candidate, pair_candidates, single_candidates
 from longca_advice.devices import Capacity
-from longca_advice.known_plugins import with_known
+from longca_advice.known_plugins import installable, with_known
 from longca_advice.request import Request, similar_gpus, trusted, with_evidence_of
 from longca_advice.sources import sources
 
@@ -74,17 +74,15 @@ def choose(problem: Problem, registry: Registry, verdicts: Mapping[str, Verdict]
 def _better(request: Request, chosen: str, valid: Sequence[Candidate]) -> tuple[str, str] | None:
     """The fastest kernel that is not installed, and a sentence on it, if it is clearly faster than the chosen one."""
     registry, problem = with_known(request.registry), request.problem
-    named = {candidate.kernel for candidate in valid}
-    every = replace(request, registry=registry, kernels=tuple(registry.kernels), anywhere=True)
-    verdicts = {name: every.resolve(name, problem) for name in registry.kernels if name not in named}
-    absent = [one for one in single_candidates(every, verdicts) if every.lacks({one.kernel: verdicts[one.kernel]})[1]]
+    lines = installable(registry)
+    every = replace(request, registry=registry, kernels=tuple(lines), anywhere=True)
+    absent = single_candidates(every, {name: every.resolve(name, problem) for name in lines})
     best = min(absent, key=lambda candidate: candidate.ranked, default=None)
     taken = next(candidate for candidate in valid if candidate.kernel == chosen)
     if best is None or best.ranked > _CLEARLY * taken.ranked:
         return None
-    install = " && ".join(every.lacks({best.kernel: verdicts[best.kernel]})[1])
     said = f"{best.kernel} would take {interval(best)} where {chosen} takes {interval(taken)}, and is not installed"
-    return best.kernel, f"attention: {said}. Install it: {install}"
+    return best.kernel, f"attention: {said}. Install it: {lines[best.kernel]}"
 
 
 def _first(request: Request, verdicts: Mapping[str, Verdict], valid: Sequence[str]) -> Choice:

@@ -18,7 +18,7 @@ from longca.manifests.installs import held_by_torch, install_line
 from longca.manifests.packages import installed_version
 from longca.plugins import Registry
 
-__all__ = ["KnownPlugin", "absent_strategies", "install_of", "known_plugins", "lacking", "with_known"]
+__all__ = ["KnownPlugin", "absent_strategies", "install_of", "installable", "known_plugins", "lacking", "with_known"]
 
 
 class KnownPlugin(BaseModel):
@@ -94,3 +94,10 @@ def lacking(registry: Registry, needed: Mapping[str, Iterable[str]]) -> tuple[tu
                 words[reason] = commands[manifest.install or f"pip install '{text}'"] = None
                 held = held or bool(held_by_torch(text))
     return tuple(words), (install_of(absent, commands),) if words and not held else ()
+
+
+@lru_cache(maxsize=8)
+def installable(registry: Registry) -> dict[str, str]:
+    """The kernels that lack something here, each with the line that installs it."""
+    lines = ((name, lacking(registry, {name: its.requires})[1]) for name, its in registry.kernels.items())
+    return {name: line[0] for name, line in lines if line}

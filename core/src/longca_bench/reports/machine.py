@@ -90,7 +90,7 @@ def find_software() -> Iterator[Fact]:
         advice if torch else install_line("pip install 'longca-core[run]'"),
     )
     for name, version, use in (
-        ("triton", installed_version("triton"), "Triton kernels need it: pip install triton"),
+        ("triton", installed_version("triton"), f"Triton kernels need it: {install_line('pip install triton')}"),
         ("nvcc", shutil.which("nvcc"), "kernels that compile themselves need it, FlashInfer for one"),
     ):
         yield Fact(name, version or "none", True if version else None, use if cuda_devices() else "")
