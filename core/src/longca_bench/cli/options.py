@@ -29,8 +29,6 @@ __all__ = [
     "Command",
     "DeviceName",
     "DirectionName",
-    "Dtype",
-    "HeadDim",
     "Heads",
     "Kernels",
     "NoPlugin",
@@ -40,7 +38,6 @@ __all__ = [
     "chosen_device",
     "chosen_directions",
     "count_workers",
-    "devices",
     "flag",
     "kernels",
     "masks",
@@ -60,12 +57,10 @@ _OLD_NAMES = {
     "--gqa": ["--heads", "64:8"],
     "--mha": ["--heads", "8:8"],
 }
-#: Choices that --recommended measures without a number.
-_RECOMMENDED = 3
 
 
 class Command(TyperCommand):
-    """A command whose options also have their old names, and whose `--recommended` needs no number."""
+    """A command whose options also have their old names, and whose `--recommended` is 3 without a number."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parses arguments, with the new name for each old one, and with the number that is left out."""
@@ -76,22 +71,16 @@ class Command(TyperCommand):
             new, *values = _OLD_NAMES.get(name, [name])
             given += [new + equals + value, *values] if new in known else [text]
             if text == "--recommended" and not following.lstrip("-").isdecimal():
-                given.append(str(_RECOMMENDED))
+                given.append("3")
         return super().parse_args(ctx, given)
 
 
 def option(
-    help: str,
-    metavar: str | None = None,
-    *names: str,
-    read: Callable[[str], Any] | None = None,
-    complete: Callable[[str], list[str]] | None = None,
-    **settings: Any,
+    help: str, metavar: str | None = None, *names: str, read: Any = None, complete: Any = None, **settings: Any
 ) -> Any:
     """An option whose text a function may read, and which a shell may complete."""
 
     def parser(text: Any) -> Any:
-        assert read is not None
         try:
             return read(str(text))
         except RequestError as error:
@@ -106,7 +95,7 @@ def _completed(module: str, names: Callable[[Any], Iterable[str]]) -> Callable[[
     return lambda incomplete: [name for name in names(import_module(module)) if name.startswith(incomplete)]
 
 
-devices = _completed("longca_advice.devices", lambda devices: (*devices.DEVICES, "cuda", "cpu"))
+_devices = _completed("longca_advice.devices", lambda devices: (*devices.DEVICES, "cuda", "cpu"))
 kernels = _completed("longca.plugins", lambda plugins: plugins.registry().kernels)
 masks = _completed("longca.masks", lambda masks: masks.PATTERNS)
 strategies = _completed("longca.plugins", lambda plugins: plugins.registry().strategies)
@@ -119,12 +108,10 @@ Kernels = Annotated[
 ]
 Strategies = Annotated[list[str] | None, option("Only this strategy. Repeatable.", complete=strategies)]
 Heads = Annotated[str, option("Query heads and KV heads, such as 64:8.", "HQ:HKV")]
-HeadDim = Annotated[int, option("Head dimension.", "N")]
-Dtype = Annotated[str, option("Data type of q, k and v, such as bf16 or fp16.", "NAME")]
 DirectionName = Annotated[str, option("forward, backward, or training for both.", "NAME")]
 DeviceName = Annotated[
     str | None,
-    option("A GPU such as h200 or H100-PCIe, cuda:9.0, cuda or cpu. (default: this machine's)", complete=devices),
+    option("A GPU such as h200 or H100-PCIe, cuda:9.0, cuda or cpu. (default: this machine's)", complete=_devices),
 ]
 Timeout = Annotated[float, option("Seconds that a case may take, or a time such as 10min.", "TIME", read=parse_seconds)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

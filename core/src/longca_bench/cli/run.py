@@ -37,10 +37,7 @@ _MANY_PAIRS = 100
 def run(
     context: typer.Context,
     suite: Annotated[
-        str,
-        typer.Argument(
-            help="A suite's name, a TOML file of one, or a mask as show-mask takes it.", autocompletion=masks
-        ),
+        str, typer.Argument(help="A suite, a TOML file of one, or a mask as show-mask takes it.", autocompletion=masks)
     ],
     options: RunOptions = RunOptions(),
     described: MaskOptions = MaskOptions(),

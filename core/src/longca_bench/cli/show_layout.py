@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -61,19 +60,16 @@ def show_layout(
     sizes = _sizes(mesh, registry.strategy(strategy).axes, gpus)
     heads_q, heads_kv = parse_heads(heads)
     asked = Problem(mask=described.mask(pattern), heads_q=heads_q, heads_kv=heads_kv, device=Device("cpu"))
-    directions = chosen_directions(direction)
-    if len(directions) > 1 and out is not None:
+    problems = [asked.in_direction(each) for each in chosen_directions(direction)]
+    if len(problems) > 1 and out is not None:
         raise RequestError("a picture is of one direction; give --direction forward or backward")
-    found = {each: _arranged(registry, strategy, asked.in_direction(each), sizes, placement) for each in directions}
-    data = {str(each): data for each, (_, data, _) in found.items()}
-    made, alone, _ = found[directions[0]]
-    tables = [
-        replace(table, title=", ".join(filter(None, (table.title, each)))) if len(found) > 1 else table
-        for each, (_, _, some) in found.items()
-        for table in some
-    ]
-    about = asked.describe(direction, f"{prod(sizes.values())} ranks")
-    _show(made, (data if len(data) > 1 else alone) if as_json else None, tables, out, about)
+    found = {each: _arranged(registry, strategy, each, sizes, placement) for each in problems}
+    if as_json and len(found) > 1:
+        print_json({str(each.direction): data for each, (_, data, _) in found.items()})
+        return
+    for each, (made, data, tables) in found.items():
+        about = each.describe(where=f"{prod(sizes.values())} ranks")
+        _show(made, data if as_json else None, tables, out, about)
 
 
 def _arranged(
