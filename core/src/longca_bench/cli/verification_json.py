@@ -68,6 +68,8 @@ def verification_as_json(
 
 
 def _check_as_json(check: OfferCheck) -> dict[str, Any]:
+    from longca_bench.conformance.failure_summary import failure_summary
+
     return {
         "offer": check.offer.model_dump(mode="json"),
         "form": str(check.offer.form),
@@ -83,5 +85,6 @@ def _check_as_json(check: OfferCheck) -> dict[str, Any]:
         "calls": check.calls,
         "wrong_calls": check.wrong_calls,
         "seconds": round(check.seconds, 3),
+        "failure_summary": failure_summary(check.cases),
         "failures": [finding_as_json(*failure) for failure in check.failures],
     }

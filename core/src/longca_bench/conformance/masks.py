@@ -96,13 +96,13 @@ def long_blocks(blocks: tuple[int, ...] = _LONG_BLOCKS) -> tuple[Labelled, ...]:
 
 @cache
 def uneven() -> tuple[Labelled, ...]:
-    """Masks of every form whose last tile of 64, 128 or 256 has a single token (129), or 37 (293)."""
+    """Masks of every form whose last tile of 64, 128 or 256 has one token (129), 7 (263) or 63 (319)."""
     named: list[Labelled] = []
-    for seqlen in (1, 129, 293):
+    for seqlen in (1, 129, 263, 319):
         named += [(f"{pattern} of {seqlen}", build(pattern, seqlen)) for pattern in ("full", "causal")]
-    named += _unequal(("full", "causal"), (129, 293), (1, 293))
-    named += _unequal(("full",), (293, 129))
-    for seqlen, documents in ((129, (128, 1)), (293, (1, 127, 165))):
+    named += _unequal(("full", "causal"), (129, 263), (1, 319))
+    named += _unequal(("full",), (319, 129))
+    for seqlen, documents in ((129, (128, 1)), (263, (1, 127, 135)), (319, (65, 7, 247))):
         for pattern in ("full_document", "causal_document", "shared_question"):
             named.append((f"{pattern} of {seqlen}", build(pattern, seqlen, documents=documents)))
         for pattern in ("full_sliding_window", "causal_sliding_window"):

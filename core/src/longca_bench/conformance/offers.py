@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from longca.errors import VerificationError
-from longca.manifests import Device, Offer
+from longca.manifests import Device, Offer, Problem
 from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
 from longca.manifests.verified import standing
 from longca.plugins import Registry
 from longca_bench.conformance.checks import deterministic, each, outliers
+from longca_bench.conformance.failure_summary import Case
 from longca_bench.conformance.isolation import Isolation
 from longca_bench.conformance.offer_variant import NotApplicableError, OfferVariant, offer_variants
 from longca_bench.conformance.oracle import verify_changed, verify_problem
@@ -42,6 +43,7 @@ class OfferCheck:
     direction: Direction
     dtype: DType
     masks: list[str] = field(default_factory=list)
+    cases: list[Case] = field(default_factory=list, repr=False)
     worst: tuple[str, Finding] | None = None
     failures: list[tuple[str, Finding]] = field(default_factory=list)
     limits: set[str] = field(default_factory=set)
@@ -64,9 +66,10 @@ class OfferCheck:
         """Whether the offer was verified and is right."""
         return bool(self.masks) and self.status is Status.OK
 
-    def take(self, label: str, verification: Verification) -> None:
+    def take(self, label: str, problem: Problem, verification: Verification) -> None:
         """Adds the findings of one problem."""
         self.masks.append(label)
+        self.cases.append(Case(label, problem, verification))
         self.limits.update(verification.limits)
         self._find(label, verification)
 
@@ -114,7 +117,7 @@ def _verify_all(variant: OfferVariant, check: OfferCheck, repeat: int) -> None:
         try:
             kernel = variant.kernel
             found = verify(kernel, problem, variant.offer)
-            check.take(label, found)
+            check.take(label, problem, found)
             if any(finding.tensor == "state" for finding in found.failures):
                 return  # each further call would need a fresh worker
             if repeat and verify is verify_problem:

@@ -75,6 +75,8 @@ def _nearest(checks: Sequence[OfferCheck]) -> Iterator[str]:
 
 
 def _print_failures(console: Console, check: OfferCheck) -> None:
+    from longca_bench.conformance.failure_summary import failure_summary
+
     name = f"{safe(check.kernel)} {check.offer.form} {check.dtype} {check.direction}"
     for limit in check.limits:
         console.print(f"limit of {name}: it is wrong where {limit}", soft_wrap=True)
@@ -82,6 +84,8 @@ def _print_failures(console: Console, check: OfferCheck) -> None:
         console.print(f"[red]{name}: {check.status} on {safe(check.error)}[/]")
     if check.wrong_calls:
         console.print(f"[red]{name} was wrong in {check.wrong_calls} of {check.calls} calls[/]")
+    if said := failure_summary(check.cases):
+        console.print(f"[red]{name} is {said}[/]")
     for label, finding in check.failures[:_MOST_SHOWN]:
         console.print(f"[red]{name} is wrong[/] on {safe(label)}: {safe(finding)}")
     if len(check.failures) > _MOST_SHOWN:

@@ -33,7 +33,10 @@ CAUGHT = {
     "zeros": ("forward-right", "out: error"),
     "writes_nan": ("forward-right", "out: not every element is finite, or was written"),
     "leaves_output": ("forward-right", "out: not every element is finite, or was written"),
-    "skips_last_tile": ("forward-uneven_lengths", "causal of 293.*out: error"),
+    "skips_last_tile": (
+        "forward-uneven_lengths",
+        "causal of 263.*out: error.*It is wrong in .*, only where there are more .* queries of the last tile",
+    ),
     "wrong_dk": ("backward-right", "dk( as a part)?: error"),
     "wrong_shape": ("forward-repeated", r"out: \(\d+, \d+\) float32 on cpu was returned; .* is the contract"),
     "wrong_dtype": ("forward-repeated", "float64 on cpu was returned; .* float32 on cpu is the contract"),
