@@ -7,7 +7,7 @@ from .strategy_records import line, lines, matrix, part, record, write
 
 def test_shares_are_of_each_gpu_beside_one_alone_with_the_best_in_bold(tmp_path):
     text = part("strategy-shares", write(tmp_path / "x", matrix()))
-    assert "### fa3, 32 K tokens on 4 ranks, 64:8 heads of 128" in text
+    assert "### fa3, 32 K tokens, 4 ranks, 64:8 heads of 128" in text
     assert line(text, "strategy", "placement") == ["full forward", "full backward"]
     assert line(text, "`ulysses`", "`zigzag`") == ["**80.0 / 0.80**", "**80.0 / 0.80**"]
     assert line(text, "`usp 2×2`", "`zigzag`") == ["40.0 / 0.40", "40.0 / 0.40"]
@@ -30,7 +30,7 @@ def test_transports_are_beside_each_other_and_a_forced_one_is_a_way_of_its_own(t
     ]
     folder = write(tmp_path / "x", runs)
     found = part("transports", folder)
-    assert "### fa3 forward, 32 K tokens on 4 ranks, 64:8 heads of 128" in found
+    assert "### fa3 forward, 32 K tokens, 4 ranks, 64:8 heads of 128" in found
     ways = ["`collectives`", "`copy_engine`", "`ring=collectives,ulysses=copy_engine`"]
     head = line(found, "mask", "strategy", "mesh", "placement")
     assert [name.strip("`") for name in head] == [way.strip("`") for way in ways]
