@@ -81,8 +81,8 @@ def _better(request: Request, chosen: str, valid: Sequence[Candidate]) -> tuple[
     taken = next(candidate for candidate in valid if candidate.kernel == chosen)
     if best is None or best.ranked > _CLEARLY * taken.ranked:
         return None
-    said = f"{best.kernel} would take {interval(best)} where {chosen} takes {interval(taken)}, and is not installed"
-    return best.kernel, f"attention: {said}. Install it: {lines[best.kernel]}"
+    said = f"on one device {best.kernel} would take {interval(best)} where {chosen} takes {interval(taken)}"
+    return best.kernel, f"attention: {said}, and is not installed. Install it: {lines[best.kernel]}"
 
 
 def _first(request: Request, verdicts: Mapping[str, Verdict], valid: Sequence[str]) -> Choice:

@@ -36,6 +36,7 @@ from longca.shared_layouts import WeightedProblems, shared_layouts
 from longca_advice.auto_kernel import choose, explained, interval
 from longca_advice.choices import Refused
 from longca_advice.devices import Capacity, evidence_name
+from longca_advice.known_plugins import installable, with_known
 from longca_advice.layout_costs import LayoutCosts
 from longca_advice.meshes import mesh_text
 from longca_advice.nominal import nominal_cost
@@ -118,7 +119,7 @@ def arrange(
 def choose_kernel(registry: Registry, problem: Problem, layout: Layout) -> Choice:
     """The kernel or the pair to compute the steps of a layout with. The errors are those of `arrange`."""
     if layout.strategy is not None and (found := _ranked(registry, [(problem, 1.0)], [(layout,)], AUTO)):
-        return _chosen(found)
+        return _with_better(_chosen(found), registry, problem)
     return choose(problem, registry, {name: registry.resolve(name, problem, layout) for name in registry.kernels})
 
 
@@ -145,6 +146,8 @@ def _arranged(
     for candidates in [list(chain(*by_strategy))] if are_compared else by_strategy:
         if found := _ranked(registry, weighted, candidates, kernel):
             choice = _chosen(found)
+            if kernel == AUTO:
+                choice = _with_better(choice, registry, weighted[0][0])
             return _arrangement(found[0][0].costs.layout, replace(choice, reason=choice.reason + about))
         if (first := _least_nominal(registry, weighted, candidates, kernel, refusals)) is not None:
             layouts, kernels = first
@@ -303,6 +306,15 @@ def _chosen(found: _Ranked) -> Choice:
         after = f"Next is {others[0][0].title}: {interval(others[0][0])}"
     sentences = [after, *(["No choice fits into the memory"] if not best.fits else [])]
     return explained(best, sentences, best.fits)
+
+
+def _with_better(choice: Choice, registry: Registry, problem: Problem) -> Choice:
+    """A choice with a kernel that is not installed, if that is clearly faster for the whole mask on one device."""
+    if not installable(with_known(registry)):
+        return choice
+    with suppress(UnsupportedError):
+        return replace(choice, better=choose(problem, registry).better)
+    return choice
 
 
 def _unranked(
