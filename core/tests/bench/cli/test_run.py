@@ -23,7 +23,7 @@ def test_install_lines_can_be_pasted(fakes):
     fakes.add("some-kernels", BRACKETS)
     narrow = ("--mask", "full", "--seqlen", "64", "--direction", "forward")
     said = fakes.says("run", "quick", "--kernel", "bracketed", *narrow, "--dry-run", LONGCA_PLUGINS="some-kernels")
-    assert "pip install 'some[extra]'\n" in said
+    assert "pip install 'some[extra]'" in said
 
 
 SMALL = ("--heads", "4:2", "--head-dim", "32", "--dtype", "float32", "--device", "cpu", "--kernel", "naive")

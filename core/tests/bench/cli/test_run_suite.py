@@ -90,7 +90,7 @@ def test_strategies_are_those_that_are_named_or_all():
         (
             "causal",
             {"selection": Selection(strategies=("usp",))},
-            "^--strategy: strategies need several ranks; give --np",
+            "^--strategy: strategies need several ranks; give --gpus",
         ),
         ("full", {"lengths": "pile"}, "full draws no documents from --lengths; leave it out"),
         ("causal_document", {"lengths": "pile", "documents": "64"}, "--documents gives the documents, and --lengths"),
