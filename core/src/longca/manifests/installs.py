@@ -22,8 +22,8 @@ _CORE, _PIP = "longca-core", "pip install "
 
 #: The extra of longca-core for each module of other packages that commands import where they need it.
 _EXTRAS = {
-    **dict.fromkeys(("torch", "pandas"), "run"),
-    **dict.fromkeys(("matplotlib", "altair", "jinja2", "vl_convert"), "report"),
+    **dict.fromkeys(("pandas", "matplotlib", "altair", "jinja2", "vl_convert"), "report"),
+    "torch": "run",
     "copier": "new-plugin",
     "pyarrow": "parquet",
     "tokenizers": "corpus",
