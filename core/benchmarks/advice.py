@@ -40,6 +40,8 @@ from longca_advice.sources import Links, Sources
 
 #: A run of 1 K to 4 K tokens and of blocks of 32, 96 and 256, like no other run. Its figures are apart.
 SHORT = "results/h200/advice/short"
+#: The run of heads of 64 and of 256 on a GPU. Masks like the one that is left out are few there. Its figures are apart.
+HEAD_DIMS = "results/h200/advice/head_dims"
 
 #: Where the runs on several GPUs are, and what evidence calls their device.
 RUNS, DEVICE = Path(__file__).parents[2] / "results" / "h200" / "distributed", "NVIDIA H200"
@@ -230,13 +232,14 @@ def _layout_seconds(pattern: str, seed: int, factors: dict[str, Any]) -> float:
 def report(*, quick: bool = False) -> dict[str, Any]:
     """All figures."""
     left = leave_out(shipped())
-    usual = [one for one in left if one.row.run.run != SHORT]
+    usual = [one for one in left if one.row.run.run not in (SHORT, HEAD_DIMS)]
     kernels = {
         "all": errors(one.error for one in usual),
         "dense": errors(one.error for one in usual if not is_sparse(one.row)),
         "block-sparse": errors(one.error for one in usual if is_sparse(one.row)),
         **{name: errors(one.error for one in usual if one.row.kernel == name) for name in _kernels(usual)},
         "short or of other blocks": errors(one.error for one in left if one.row.run.run == SHORT),
+        "heads of 64 and 256": errors(one.error for one in left if one.row.run.run == HEAD_DIMS),
     }
     found: dict[str, Any] = {"kernels": kernels, "coverage": coverage(left), "regret": regrets(usual)}
     found["memory"] = {"peak of a call": errors(memory_errors(shipped()))}

@@ -121,26 +121,27 @@ class KernelMemory:
         """
         if problem.device.kind != "cuda":
             return None
-        weights = self._weights(part, kernel, str(problem.direction), work.path, work.family)
+        weights = self._weights(part, kernel, str(problem.direction), problem.head_dim, work.path, work.family)
         return None if weights is None else round(float(np.dot(_FEATURES[part](_Shape.of(problem), work), weights)))
 
     def peak_of(self, row: Row) -> float | None:
         """The predicted peak of a call above its inputs, to compare with a measured one. None without measurements."""
         shape, work = _Shape.of_row(row), row.call_work
-        weights = self._weights("workspace", row.kernel, row.direction, work.path, work.family)
+        weights = self._weights("workspace", row.kernel, row.direction, row.head_dim, work.path, work.family)
         if weights is None:
             return None
         return shape.results(row.direction) + float(np.dot(_workspace_features(shape, work), weights))
 
     def _fit(
-        self, part: str, kernel: str, direction: str, path: str, family: str
+        self, part: str, kernel: str, direction: str, head_dim: int, path: str, family: str
     ) -> np.ndarray[tuple[int], np.dtype[np.float64]] | None:
-        """The bytes for each unit of a feature, from the calls of the same path or else of the most similar ones."""
+        """The bytes for each unit of a feature, from calls of the same path and head dim or the most similar ones."""
         known = [
             one for one in self._measured.get((kernel, direction), ()) if part != "plan" or one[0].plan is not None
         ]
         kind = family.partition("/")[0]
         groups = (
+            [one for one in known if one[1].path == path and one[0].head_dim == head_dim],
             [one for one in known if one[1].path == path],
             [one for one in known if one[1].family == family],
             [one for one in known if one[1].family.partition("/")[0] == kind],
