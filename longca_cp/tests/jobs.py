@@ -33,13 +33,13 @@ def mesh_of(sizes, order=None):
 
 @lru_cache(maxsize=8)
 def mask_of(kind, seqlen, factors):
-    """A pattern's mask, or a mask whose first and last queries see nothing and whose last keys nobody sees."""
+    """A pattern's mask, a tree, or a mask whose first and last queries see nothing and whose last keys nobody sees."""
     if kind == "gappy":
         third = seqlen // 3
         return masks.SliceMask([masks.Slice(third, 2 * third, 0, third, -seqlen, seqlen)], seqlen, seqlen)
     if kind == "empty":
         return masks.SliceMask([], seqlen, seqlen)
-    return masks.build(kind, seqlen, **dict(factors))
+    return masks.tree(**dict(factors)) if kind == "tree" else masks.build(kind, seqlen, **dict(factors))
 
 
 @lru_cache(maxsize=8)

@@ -124,6 +124,12 @@ def test_ranks_with_nothing_to_see_fewer_tokens_than_ranks_and_blocks(world, str
     check(world, strategy, mesh, cases)
 
 
+@meshes(2, 4)
+def test_trees(world, strategy, mesh):
+    tree = {"parents": (-1, 0, 1, 1, 0, -1, 5, 5), "lengths": (20, 11, 1, 23, 7, 9, 19, 11)}
+    check(world, strategy, mesh, [("tree", each, (8, 2), {"factors": tree}) for each in ("contiguous", "auto")])
+
+
 @meshes(4)
 def test_the_methods_of_a_strategy_and_pairs_of_kernels(world, strategy, mesh):
     cases = [

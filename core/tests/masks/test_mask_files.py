@@ -38,7 +38,7 @@ def test_a_mask_of_a_file_is_named_by_its_path(seqlen_k):
     ("name", "content", "said"),
     [
         ("no.npy", None, "no.npy cannot be read: No such file or directory; check the path"),
-        ("m.txt", b"1", r"m.txt: a mask is a boolean matrix in .npy or .pt, or slices in .json; convert"),
+        ("m.txt", b"1", r"m.txt: a mask is a boolean matrix in .npy or .pt, slices in .json"),
         ("m.npy", b"1", r"m.npy holds no mask; write booleans \[queries, keys\] with numpy.save or torch.save"),
         ("m.pt", b"1", "m.pt holds no mask; write booleans"),
         ("m.json", b"[1]", "m.json holds no mask; write seqlen_q, seqlen_k and slices of six numbers"),

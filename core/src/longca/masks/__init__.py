@@ -20,6 +20,7 @@ from longca.masks.patterns import FACTORS, PATTERNS, Pattern, build, get_pattern
 from longca.masks.sampling import sample
 from longca.masks.slice_mask import SliceMask
 from longca.masks.slices import Slice
+from longca.masks.trees import tree
 
 del _patterns
 
@@ -51,5 +52,6 @@ __all__ = [
     "register",
     "resolve_lengths",
     "sample",
+    "tree",
     "union",
 ]

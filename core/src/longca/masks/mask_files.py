@@ -1,8 +1,9 @@
-"""Masks from files: boolean matrices (`.npy`, `.pt`), and slices as JSON.
+"""Masks from files: boolean matrices (`.npy`, `.pt`), slices as JSON, and trees as JSON or JSON Lines.
 
 A matrix is [queries, keys], as in `longca.masks.from_dense`. The JSON is an object with `seqlen_q`, `seqlen_k` and
 `slices`, a list of [q0, q1, k0, k1, lo, hi] in which null leaves lo or hi unbounded. `longca show-mask --json` prints
-it.
+it. A tree is an object with `parents` and `lengths`, as in `longca.masks.tree`. Several trees, in a list of JSON or
+one a line of `.jsonl`, are packed one after another.
 """
 
 from __future__ import annotations
@@ -17,23 +18,30 @@ from typing import Any
 import numpy as np
 
 from longca.errors import LongCAError, MaskError, MissingPackageError
+from longca.masks.algebra import pack
 from longca.masks.conversions import from_dense
 from longca.masks.slice_mask import SliceMask
 from longca.masks.slices import Slice
+from longca.masks.trees import tree
 
 __all__ = ["read_mask", "slices_as_json"]
 
+_JSON = (".json", ".jsonl")
+
 
 def read_mask(path: str | Path) -> SliceMask:
-    """The mask in a `.npy`, `.pt` or `.json` file. A `.pt` file is loaded with `weights_only=True`.
+    """The mask in a `.npy`, `.pt`, `.json` or `.jsonl` file. A `.pt` file is loaded with `weights_only=True`.
 
     Raises:
         MaskError: The file cannot be read, is of another kind, or holds no mask.
         MissingPackageError: The file is a `.pt` file, and torch is missing.
     """
     path = Path(path)
-    if path.suffix.lower() not in (".npy", ".pt", ".json"):
-        raise MaskError(f"{path}: a mask is a boolean matrix in .npy or .pt, or slices in .json; convert or rename it")
+    if path.suffix.lower() not in (".npy", ".pt", *_JSON):
+        raise MaskError(
+            f"{path}: a mask is a boolean matrix in .npy or .pt, slices in .json, or trees in .json or .jsonl; convert "
+            "or rename it"
+        )
     try:
         return _read(path, path.stat().st_mtime_ns)
     except MissingPackageError:
@@ -44,8 +52,11 @@ def read_mask(path: str | Path) -> SliceMask:
         raise MaskError(f"{path} cannot be read: {error.strerror}; check the path") from None
     except (ValueError, TypeError, LookupError, EOFError, RuntimeError, pickle.UnpicklingError):
         remedy = "write booleans [queries, keys] with numpy.save or torch.save"
-        if path.suffix.lower() == ".json":
-            remedy = "write seqlen_q, seqlen_k and slices of six numbers, as `longca show-mask --json` does"
+        if path.suffix.lower() in _JSON:
+            remedy = (
+                "write seqlen_q, seqlen_k and slices of six numbers, as `longca show-mask --json` does, or parents and "
+                "lengths of a tree"
+            )
         raise MaskError(f"{path} holds no mask; {remedy}") from None
 
 
@@ -56,12 +67,27 @@ def _read(path: Path, changed: int) -> SliceMask:
             return from_dense(np.load(path, mmap_mode="r", allow_pickle=False))
         case ".pt":
             return from_dense(_tensor(path))
+    if path.suffix.lower() == ".jsonl":
+        return _packed([json.loads(line) for line in path.read_bytes().splitlines() if line.strip()])
     held = json.loads(path.read_bytes())
+    if isinstance(held, list) or "parents" in held:
+        return _packed(held if isinstance(held, list) else [held])
     slices = [
         Slice(q0, q1, k0, k1, -math.inf if lo is None else lo, math.inf if hi is None else hi)
         for q0, q1, k0, k1, lo, hi in held["slices"]
     ]
     return SliceMask(slices, held["seqlen_q"], held["seqlen_k"])
+
+
+def _packed(trees: list[Any]) -> SliceMask:
+    """The mask of trees, one after another."""
+    made = []
+    for number, each in enumerate(trees, 1):
+        try:
+            made.append(tree(each["parents"], each["lengths"]))
+        except MaskError as error:
+            raise MaskError(f"tree {number}: {error}" if len(trees) > 1 else str(error)) from None
+    return pack(made).head(0)
 
 
 def _tensor(path: Path) -> Any:

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -56,6 +57,9 @@ class MaskOptions:
         str | None,
         _option("These document lengths: 1000,96,3000, or a file, such as FILE.parquet:COLUMN.", "LENGTHS|FILE"),
     ] = None
+    tree: Annotated[
+        str | None, _option("In place of a pattern: parents and lengths of a tree's nodes, as JSON.", "FILE")
+    ] = None
     window: Annotated[int | None, _tokens("Distance that a query sees, in tokens.")] = None
     prefix: Annotated[int | None, _tokens("Tokens of the prefix.")] = None
     block: Annotated[int | None, _tokens("Tokens of a block.")] = None
@@ -69,8 +73,20 @@ class MaskOptions:
     @property
     def given(self) -> dict[str, Any]:
         """The options that were given and no suite takes, by their names."""
-        names = ("lengths", *_FACTORS, "mask_heads")
+        names = ("lengths", *_FACTORS, "tree", "mask_heads")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    def named(self, pattern: str | None, noun: str = "pattern such as causal") -> str:
+        """The name of the mask: the pattern that a command takes, or the file of --tree in its place."""
+        if self.tree is None:
+            if pattern is None:
+                raise RequestError(f"no mask was given; give a {noun}, or --tree FILE")
+            return pattern
+        if pattern is not None:
+            raise RequestError(f"--tree {self.tree} is a mask, and {pattern} is another one; give one of them")
+        if Path(self.tree).suffix.lower() not in (".json", ".jsonl"):
+            raise RequestError(f"--tree {self.tree} is neither .json nor .jsonl; rename it")
+        return self.tree
 
     def factors(self) -> dict[str, Any]:
         """The mask's factors that were given, by name."""

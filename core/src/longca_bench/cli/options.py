@@ -101,8 +101,8 @@ masks = _completed("longca.masks", lambda masks: masks.PATTERNS)
 strategies = _completed("longca.plugins", lambda plugins: plugins.registry().strategies)
 
 #: The help of a mask's name.
-WHICH = "A pattern such as causal_document, patterns joined by &, or a file of a mask (.npy, .pt, .json)."
-Pattern = Annotated[str, typer.Argument(help=WHICH, autocompletion=masks)]
+WHICH = "A pattern such as causal_document, patterns joined by &, or a file of a mask (.npy, .pt, .json, .jsonl)."
+Pattern = Annotated[str | None, typer.Argument(help=WHICH, autocompletion=masks)]
 Kernels = Annotated[
     list[str] | None, option("Only this kernel, or this pair such as fa3+fa4. Repeatable.", complete=kernels)
 ]

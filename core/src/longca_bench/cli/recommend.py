@@ -21,7 +21,7 @@ __all__ = ["check_known", "recommend"]
 @takes_mask()
 def recommend(
     context: typer.Context,
-    pattern: options.Pattern,
+    pattern: options.Pattern = None,
     heads: options.Heads = "32:8",
     head_dim: Annotated[int, option("Head dimension.", "N")] = 128,
     dtype: Annotated[str, option("Data type of q, k and v, such as bf16.", "NAME")] = "bfloat16",
@@ -59,6 +59,7 @@ def recommend(
     from longca_advice.known_plugins import with_known
     from longca_advice.recommend import recommend as ask
 
+    pattern = described.named(pattern)
     directions, shape = chosen_directions(direction), parse_heads(heads)
     if Direction.FORWARD not in directions:
         raise RequestError("a backward needs its forward, and --direction training predicts both, each with its time")

@@ -37,8 +37,9 @@ _MANY_PAIRS = 100
 def run(
     context: typer.Context,
     suite: Annotated[
-        str, typer.Argument(help="A suite, a TOML file of one, or a mask as show-mask takes it.", autocompletion=masks)
-    ],
+        str | None,
+        typer.Argument(help="A suite, a TOML file of one, or a mask as show-mask takes it.", autocompletion=masks),
+    ] = None,
     options: RunOptions = RunOptions(),
     described: MaskOptions = MaskOptions(),
 ) -> None:
@@ -51,7 +52,8 @@ def run(
 
     let_threads_sleep()
     options.check()
-    request = suite, described, options, options.selection(), context
+    name = described.named(suite, "suite such as quick, a pattern such as causal")
+    request = name, described, options, options.selection(), context
     job = current_job()
     if job is None:
         _run(*request, leader=None)

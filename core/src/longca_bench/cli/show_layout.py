@@ -32,7 +32,9 @@ ALL = "all"
 def show_layout(
     context: typer.Context,
     strategy: Annotated[str, typer.Argument(help="A strategy, such as ring_p2p.", autocompletion=options.strategies)],
-    pattern: Annotated[str, option(options.WHICH, None, "--mask", complete=options.masks)] = "causal",
+    pattern: Annotated[
+        str | None, option(f"{options.WHICH} (default: causal)", None, "--mask", complete=options.masks)
+    ] = None,
     gpus: Annotated[
         int | None, option("Ranks, split evenly over the strategy's axes. (default: 4)", "N", min=1, max=MAX_RANKS)
     ] = None,
@@ -59,6 +61,7 @@ def show_layout(
     registry = open_registry(context, no_plugin)
     sizes = _sizes(mesh, registry.strategy(strategy).axes, gpus)
     heads_q, heads_kv = parse_heads(heads)
+    pattern = described.named("causal" if pattern is described.tree is None else pattern)
     asked = Problem(mask=described.mask(pattern), heads_q=heads_q, heads_kv=heads_kv, device=Device("cpu"))
     problems = [asked.in_direction(each) for each in chosen_directions(direction)]
     if len(problems) > 1 and out is not None:

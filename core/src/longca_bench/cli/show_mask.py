@@ -15,7 +15,7 @@ __all__ = ["show_mask"]
 
 @takes_mask()
 def show_mask(
-    pattern: options.Pattern,
+    pattern: options.Pattern = None,
     heads: options.Heads = "1:1",
     described: MaskOptions = MaskOptions(),
     out: Annotated[Path | None, option("Draw to this .png, .svg or .pdf file instead of the terminal.", "FILE")] = None,
@@ -35,7 +35,7 @@ def show_mask(
     from longca_bench.reports.mask_text import text_picture
     from longca_bench.reports.text import console, printable
 
-    mask = described.mask(pattern, parse_heads(heads)[1])
+    mask = described.mask(described.named(pattern), parse_heads(heads)[1])
     if out is not None:
         draw_mask(mask, out, block=tile)
     if as_json:

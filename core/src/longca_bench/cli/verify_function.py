@@ -103,10 +103,10 @@ def _mask(pattern: str | None, described: MaskOptions, heads: tuple[int, int], d
 
     if not given and (pattern is None or pattern in PATTERNS):
         return pattern
-    if pattern is None:
+    if pattern is described.tree is None:
         options = " and ".join(map(flag, given))
         raise RequestError(f"{options} describe a mask without a pattern; name it, such as --mask causal_document")
-    mask = described.mask(pattern, heads[1])
+    mask = described.mask(described.named(pattern), heads[1])
     if mask.area > (most := _MOST_PAIRS[device.kind]):
         raise RequestError(
             f"{mask.label} has {mask.area:.2g} visible pairs, and float64 attention on {device.kind} takes at most "

@@ -1,0 +1,95 @@
+"""Trees: prompts and answers that share prefixes, flattened so that each shared prefix is there once.
+
+A node is a run of tokens. A token sees its node causally, and the node's ancestors wholly. So the tokens on the path
+from a root to a node see what they would see in a sequence of that path alone.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from longca.errors import MaskError
+from longca.limits import check_pieces, shown
+from longca.masks.conversions import as_array
+from longca.masks.mask import check_seqlen
+from longca.masks.slice_mask import SliceMask
+from longca.masks.slices import UNBOUNDED, merge, tighten
+
+__all__ = ["tree"]
+
+
+def tree(parents: Any, lengths: Any) -> SliceMask:
+    """The mask of a tree, or of several trees: each token sees its node causally and the node's ancestors wholly.
+
+    The tokens of the nodes follow each other in the order of the nodes. Parents come before their children. Depth-first
+    order has the fewest slices, at most one a node, and one interval of queries for each key.
+
+    A token's position is its depth along its path. `mask.visible_keys()[0] - 1` has the position of each token, as
+    `position_ids` for RoPE.
+
+    Args:
+        parents: The index of each node's parent, or −1 for a root: integers [nodes].
+        lengths: Tokens of each node: integers [nodes], at least 1.
+
+    Raises:
+        MaskError: No nodes, other numbers of parents than of lengths, a length below 1, a parent that does not exist or
+            comes after its child, a cycle, or too many tokens or slices.
+    """
+    above, sizes = _nodes(parents, lengths)
+    depths = [-1] * (len(above) + 1)  # the last one is that of -1, above the roots
+    for node, parent in enumerate(above):
+        depths[node] = depths[parent] + 1
+    starts = [0, *accumulate(sizes)]
+    seqlen = check_seqlen(starts[-1])
+    # A node's keys are seen by the node and its descendants: runs of queries, and one run in depth-first order. Between
+    # two neighbours the runs end that belong to the first one's path alone, and those of the second one's path begin.
+    begins, slices, before = starts.copy(), [], -1
+    for node in (*range(len(above)), -1):
+        ended, begun = before, node
+        while ended != begun:
+            if depths[ended] >= depths[begun]:
+                slices.append((begins[ended], starts[node], starts[ended], starts[ended + 1], -UNBOUNDED, 0))
+                ended = above[ended]
+            else:
+                begins[begun] = starts[node]
+                begun = above[begun]
+        check_pieces(len(slices), "slices", "List the nodes depth-first, or give fewer nodes")
+        before = node
+    return SliceMask(merge(tighten(np.array(slices, np.int64))), seqlen, seqlen)
+
+
+def _nodes(parents: Any, lengths: Any) -> tuple[list[int], list[int]]:
+    """The parents and the lengths of a tree's nodes as integers, checked."""
+    found = []
+    for name, values in (("parents", parents), ("lengths", lengths)):
+        array = as_array(values)
+        check_pieces(array.size, "nodes", "Give fewer and longer nodes")
+        if array.ndim != 1 or not array.size or not np.issubdtype(array.dtype, np.integer):
+            raise MaskError(f"{name} is {shown(values)}; give a list with one integer for each node, -1 for no parent")
+        found.append(array.tolist())
+    above, sizes = found
+    if len(above) != len(sizes):
+        raise MaskError(f"a tree has {len(above)} parents and {len(sizes)} lengths; give one of each for every node")
+    for node, (parent, size) in enumerate(zip(above, sizes, strict=True)):
+        if size < 1:
+            raise MaskError(f"node {node} has length {shown(size)}; each needs at least 1 token")
+        if not -1 <= parent < len(above):
+            raise MaskError(
+                f"node {node} has parent {shown(parent)}, and the nodes are 0 to {len(above) - 1}; give -1 for a root"
+            )
+    early = next((node for node, parent in enumerate(above) if parent >= node), -1)
+    path: dict[int, None] = {}
+    up = early
+    while up != -1 and up not in path:
+        path[up], up = None, above[up]
+    if up != -1:
+        cycle = [*path][[*path].index(up) :]
+        raise MaskError(f"the parents have a cycle: {shown([*cycle, up])}; let every path of parents end at -1")
+    if early != -1:
+        raise MaskError(
+            f"node {early} comes before its parent {above[early]}; list parents before children, such as depth-first"
+        )
+    return above, sizes
