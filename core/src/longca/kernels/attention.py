@@ -18,6 +18,7 @@ from longca.errors import LongCAError, RequestError, UnsupportedError
 from longca.kernels import operators as operators  # registers torch.ops.longca
 from longca.kernels.base import check_inputs, check_mask, in_given_dtypes, on_device_of
 from longca.kernels.planned import Planned, Settings, planned, problem_of
+from longca.kernels.sinks import check_numbers, check_sinks
 from longca.manifests import Layout, Transport
 from longca.masks import Mask
 
@@ -38,12 +39,13 @@ def attention(
     deterministic: bool = False,
     allow_unverified: bool = False,
     return_lse: bool = False,
+    sinks: Tensor | None = None,
     strategy: str | None = None,
     mesh: DeviceMesh | None = None,
     placement: str | Layout = "auto",
     transport: Transport | str = "auto",
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Attention of q to k and v under a mask, differentiable in all three.
+    """Attention of q to k and v under a mask, differentiable in all three, and in sinks.
 
     The mask is planned at its first use. Later calls reuse the plan, in other layers too, so hold on to the mask while
     you use it. A mask that changes from step to step compiles once, not once a mask. The computation is in the tensors'
@@ -67,6 +69,9 @@ def attention(
             covers the problem. It is tried on a small call before its first use in the process. `longca verify
             --unverified` tries far more, and stores the verdict.
         return_lse: Return the log-sum-exp too.
+        sinks: A logit for each query head: [Hq]. It takes its share of the softmax of each query that sees a key, and
+            has no value, as in gpt-oss. −∞ stands for none. Computed with every kernel whose backward takes an external
+            log-sum-exp. On a GPU the numbers are checked at the first call with the tensor.
         strategy: Name of a context-parallel strategy. None for one device. `auto` takes the strategy with the least
             predicted time on the mesh (`longca_advice.auto_layout`), or the strategy of a layout given as placement.
         mesh: The device mesh that the strategy runs on, with dims named as its axes.
@@ -76,23 +81,25 @@ def attention(
             memory of peers. `auto` leaves the choice to the strategy, which logs it for each axis of the mesh.
 
     Returns:
-        out [Tq, Hq, D] in q's dtype. With return_lse also lse [Hq, Tq], which carries no gradient.
+        out [Tq, Hq, D] in q's dtype. With return_lse also lse [Hq, Tq], which carries no gradient. Sinks count in it.
 
     Raises:
-        RequestError: Shapes, dtypes or devices that do not fit one another or the mask. Or a mesh, a
-            placement or a transport without a strategy. Or a transport that the strategy or the machine lacks.
+        RequestError: Shapes, dtypes or devices that do not fit one another or the mask. Sinks that are NaN. Or a mesh,
+            a placement or a transport without a strategy. Or a transport that the strategy or the machine lacks.
         UnknownNameError: Nobody provides the kernel or the strategy.
         UnsupportedError: No offer covers the problem. The message gives the reasons and the valid kernels. Or a
             tensor has a tangent of forward-mode differentiation.
         VerificationError: Only an unverified offer covers the problem, and it is wrong on the device.
     """
     if strategy is not None:
+        if sinks is not None:
+            raise UnsupportedError("sinks are computed on one device as yet; leave strategy= or sinks= away")
         settings = Settings(kernel, softmax_scale, deterministic, allow_unverified)
         result = _in_parallel(q, k, v, mask, strategy, mesh, placement, transport, settings)
         return result if return_lse else result[0]
     check_mask(mask)
     check_without_strategy(mesh, placement, transport)
-    out, lse = attend_on_device(q, k, v, mask, kernel, softmax_scale, deterministic, allow_unverified)
+    out, lse = attend_on_device(q, k, v, mask, kernel, softmax_scale, deterministic, allow_unverified, sinks)
     return (out, lse) if return_lse else out
 
 
@@ -105,20 +112,30 @@ def attend_on_device(
     softmax_scale: float | None = None,
     deterministic: bool = False,
     allow_unverified: bool = False,
+    sinks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """out and lse of `attention` without a strategy. The mask may be its key in a tensor: int64 [], on the CPU."""
     check_inputs(q, k, v)
+    check_sinks(sinks, q)
+    given = (q, k, v) if sinks is None else (q, k, v, sinks)
     if forward_ad._current_level >= 0:
-        _check_no_tangent(q, k, v)
+        _check_no_tangent(*given)
     check_settings(kernel, softmax_scale, deterministic, allow_unverified)
-    training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    if isinstance(mask, Mask) and _is_direct(q, k, v):
-        return _attend(q, k, v, mask, Settings(kernel, softmax_scale, deterministic, allow_unverified), training)
+    training = _is_training(*given)
+    if isinstance(mask, Mask) and _is_direct(*given):
+        if sinks is not None:
+            check_numbers(sinks)
+        settings = Settings(kernel, softmax_scale, deterministic, allow_unverified, sinks is not None)
+        return _attend(q, k, v, sinks, mask, settings, training)
     key = torch.from_numpy(mask.key_array) if isinstance(mask, Mask) else mask
     transformed = not torch.compiler.is_compiling() and _C._are_functorch_transforms_active()
     operator: Any = operators.TransformedAttention.apply if transformed else torch.ops.longca.attention
-    out, lse = operator(q, k, v, key, kernel, softmax_scale, deterministic, allow_unverified, training)
+    out, lse = operator(q, k, v, key, kernel, softmax_scale, deterministic, allow_unverified, training, sinks)
     return out, lse.detach()
+
+
+def _is_training(*tensors: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
 def _is_direct(*tensors: Tensor) -> bool:
@@ -146,12 +163,14 @@ def _is_direct(*tensors: Tensor) -> bool:
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, settings: Settings, training: bool) -> tuple[Tensor, Tensor]:
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, mask: Mask, settings: Settings, training: bool
+) -> tuple[Tensor, Tensor]:
     """out [Tq, Hq, D] and lse [Hq, Tq], which carries no gradient. See `longca.attention`."""
     ready = planned(mask, q, k, v, settings, training)
     if not training:
-        return ready.forward(q, k, v)
-    out, lse = LongCAAttention.apply(q, k, v, ready, settings)  # type: ignore[no-untyped-call]
+        return ready.forward(q, k, v, sinks)
+    out, lse = LongCAAttention.apply(q, k, v, sinks, ready, settings)  # type: ignore[no-untyped-call]
     return out, lse
 
 
@@ -159,25 +178,27 @@ class LongCAAttention(torch.autograd.Function):
     """A kernel's forward and backward as one differentiable function."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, ready: Planned, settings: Settings) -> tuple[Tensor, Tensor]:
-        out, lse = ready.forward(q, k, v)
-        ctx.ready, ctx.settings = ready, settings
-        ctx.save_for_backward(q, k, v, out, lse, ready.key)
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, ready: Planned, settings: Settings
+    ) -> tuple[Tensor, Tensor]:
+        out, lse = ready.forward(q, k, v, sinks)
+        ctx.ready, ctx.settings = ready, settings[:4]
+        ctx.save_for_backward(q, k, v, out, lse, ready.key, sinks)
         ctx.mark_non_differentiable(lse)
         ctx.set_materialize_grads(False)
         return out, lse
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor | None, _dlse: None) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors
+        *saved, sinks = ctx.saved_tensors
         if dout is None:  # what follows has no gradient
             dout = torch.zeros_like(saved[3])
         # The operator says what is wrong with a gradient of a gradient.
         if torch.is_grad_enabled() or not _is_direct(dout):
-            grads = torch.ops.longca.attention_backward(dout, *saved, *ctx.settings)
+            *grads, dsinks = torch.ops.longca.attention_backward(dout, *saved, *ctx.settings, sinks)
         else:
-            grads = ctx.ready.backward(dout, *saved[:-1])
-        return (*grads, None, None)
+            *grads, dsinks = ctx.ready.backward(dout, *saved[:-1], sinks if ctx.needs_input_grad[3] else None)
+        return (*grads, None if sinks is None else dsinks, None, None)
 
 
 def check_without_strategy(mesh: object, placement: object, transport: object) -> None:
@@ -252,8 +273,8 @@ def _in_parallel(
         check_inputs(q, k, v)
         if forward_ad._current_level >= 0:
             _check_no_tangent(q, k, v)
-        check_settings(*settings)
-        training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+        check_settings(*settings[:4])
+        training = _is_training(q, k, v)
         problem = problem_of(q, k, mask, settings, training)
     except LongCAError as error:
         if mesh is not None and hasattr(mesh, "get_coordinate") and mesh.get_coordinate() is not None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from longca.errors import UnsupportedError
 from longca.kernels.planned import Settings, planned
+from longca.kernels.sinks import check_numbers
 
 __all__ = ["TransformedAttention", "attention", "attention_backward"]
 
@@ -32,10 +33,13 @@ def attention(
     deterministic: bool,
     allow_unverified: bool,
     training: bool,
+    sinks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """out [Tq, Hq, D] and lse [Hq, Tq]. See `longca.attention`."""
-    settings = Settings(kernel, softmax_scale, deterministic, allow_unverified)
-    return planned(int(key), q, k, v, settings, training).forward(q, k, v)
+    if sinks is not None and sinks.is_cpu:
+        check_numbers(sinks)
+    settings = Settings(kernel, softmax_scale, deterministic, allow_unverified, sinks is not None)
+    return planned(int(key), q, k, v, settings, training).forward(q, k, v, sinks)
 
 
 @attention.register_fake
@@ -57,25 +61,33 @@ def attention_backward(
     softmax_scale: float | None,
     deterministic: bool,
     allow_unverified: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of q, k and v."""
-    settings = Settings(kernel, softmax_scale, deterministic, allow_unverified)
-    return planned(int(key), q, k, v, settings, training=True).backward(dout, q, k, v, out, lse)
+    sinks: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of q, k, v and sinks. That of no sinks is empty."""
+    settings = Settings(kernel, softmax_scale, deterministic, allow_unverified, sinks is not None)
+    *grads, dsinks = planned(int(key), q, k, v, settings, training=True).backward(dout, q, k, v, out, lse, sinks)
+    dq, dk, dv = grads
+    return dq, dk, dv, dout.new_empty(0) if dsinks is None else dsinks
 
 
 @attention_backward.register_fake
-def _(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *_settings: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+def _(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    sinks = others[-1]
+    dsinks = sinks.new_empty(sinks.shape) if isinstance(sinks, Tensor) else dout.new_empty(0)
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dsinks
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, key, *ctx.settings, _training = inputs
-    ctx.save_for_backward(q, k, v, *output, key)
+    q, k, v, key, *ctx.settings, _training, sinks = inputs
+    ctx.save_for_backward(q, k, v, *output, key, sinks)
 
 
-def _differentiate(ctx: Any, dout: Tensor, _dlse: Tensor) -> tuple[Tensor | None, ...]:
-    grads = torch.ops.longca.attention_backward(dout, *ctx.saved_tensors, *ctx.settings)
-    return (*grads, None, None, None, None, None, None)
+def _differentiate(
+    ctx: Any, dout: Tensor, _dlse: Tensor, backward: Any = torch.ops.longca.attention_backward
+) -> tuple[Tensor | None, ...]:
+    *saved, sinks = ctx.saved_tensors
+    *grads, dsinks = backward(dout, *saved, *ctx.settings, sinks)
+    return (*grads, None, None, None, None, None, None, None if sinks is None else dsinks)
 
 
 attention.register_autograd(_differentiate, setup_context=_save)
@@ -106,6 +118,5 @@ class TransformedAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor, _dlse: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of q, k and v."""
-        grads = TransformedBackward.apply(dout, *ctx.saved_tensors, *ctx.settings)  # type: ignore[no-untyped-call]
-        return (*grads, None, None, None, None, None, None)
+        """The gradients of q, k, v and sinks."""
+        return _differentiate(ctx, dout, _dlse, TransformedBackward.apply)

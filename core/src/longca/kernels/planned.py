@@ -15,6 +15,7 @@ from longca.adviser import Choice, adviser, log
 from longca.errors import PluginError, RequestError
 from longca.kernels.ahead import Prefetch, ask, take
 from longca.kernels.base import Kernel, Plan, as_in_an_operator, device_of, in_given_dtypes, on_device_of
+from longca.kernels.sinks import add_sinks, sinks_gradient
 from longca.manifests import Direction, Problem
 from longca.masks import Mask
 from longca.plan_cache import PlanCache
@@ -23,12 +24,13 @@ __all__ = ["PLANS", "Planned", "Settings", "plan_ahead", "planned", "problem_of"
 
 
 class Settings(NamedTuple):
-    """The settings of a call, as an operator takes them. `longca.attention` has their meaning."""
+    """The settings of a call, with whether it has sinks. `longca.attention` has their meaning."""
 
     kernel: str
     softmax_scale: float | None
     deterministic: bool
     allow_unverified: bool = False
+    sinks: bool = False
 
 
 class Planned(NamedTuple):
@@ -38,23 +40,27 @@ class Planned(NamedTuple):
     plan: Plan
     key: Tensor
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """The kernel's out [Tq, Hq, D] and lse [Hq, Tq], contiguous, computed on q's device in q's dtype."""
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """out [Tq, Hq, D] and lse [Hq, Tq], contiguous, computed on q's device in q's dtype, with sinks [Hq] if any."""
         with as_in_an_operator(q):
             out, lse = self.kernel.forward(q, k, v, self.plan)
             out, lse = out.contiguous(), lse.contiguous()
         self._check_memory((out, lse), (q, k, v))
+        if sinks is not None:
+            with as_in_an_operator(q):
+                return add_sinks(out, lse, sinks)
         return out, lse
 
     def backward(
-        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The kernel's gradients of q, k and v, contiguous."""
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, sinks: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """The gradients of q, k and v, contiguous, and of sinks [Hq] if there are any."""
         with as_in_an_operator(q):
+            dsinks = None if sinks is None else sinks_gradient(dout, out, lse, sinks)
             dq, dk, dv = self.kernel.backward(dout.contiguous(), q, k, v, out, lse, self.plan)
             dq, dk, dv = dq.contiguous(), dk.contiguous(), dv.contiguous()
         self._check_memory((dq, dk, dv), (dout, q, k, v, out, lse))
-        return dq, dk, dv
+        return dq, dk, dv, dsinks
 
     def _check_memory(self, results: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> None:
         """Autograd and compilers take every result for new memory."""
@@ -157,4 +163,5 @@ def problem_of(q: Tensor, k: Tensor, mask: Mask, settings: Settings, training: b
         softmax_scale=settings.softmax_scale,
         deterministic=settings.deterministic,
         allow_unverified=settings.allow_unverified,
+        sinks=settings.sinks,
     )

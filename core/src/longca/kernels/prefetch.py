@@ -35,6 +35,7 @@ def prefetch(
     softmax_scale: float | None = None,
     deterministic: bool = False,
     allow_unverified: bool = False,
+    sinks: bool = False,
     strategy: str | None = None,
     mesh: DeviceMesh | None = None,
     placement: str | Layout = "auto",
@@ -64,6 +65,7 @@ def prefetch(
         softmax_scale: Factor on the scores.
         deterministic: Whether only an offer with bit-identical results is taken.
         allow_unverified: Whether an offer is taken too that nobody verified on the device.
+        sinks: Whether the call has sinks.
         strategy: Name of a context-parallel strategy, or `auto`.
         mesh: The device mesh of the strategy.
         placement: The way to place tokens on ranks.
@@ -88,7 +90,7 @@ def prefetch(
     else:
         check_without_strategy(mesh, placement, transport)
     q, k = _stand_ins(first, heads, head_dim, dtype, device)
-    settings = Settings(kernel, softmax_scale, deterministic, allow_unverified)
+    settings = Settings(kernel, softmax_scale, deterministic, allow_unverified, sinks)
     if mesh is None or strategy is None:
         if weighed:
             raise RequestError("several masks share a placement under a strategy; give strategy= and mesh=")

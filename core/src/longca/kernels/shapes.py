@@ -73,7 +73,7 @@ def sdpa(
         scale: Factor on the scores. None for 1/√D.
         enable_gqa: Is not needed. There may always be fewer KV heads than query heads.
         return_lse: Return the log-sum-exp too.
-        **options: `kernel`, `deterministic` and `allow_unverified` of `longca.attention`.
+        **options: `kernel`, `deterministic`, `allow_unverified` and `sinks` of `longca.attention`.
 
     Returns:
         out [B, Hq, Sq, D] in the query's dtype. With return_lse also lse [B, Hq, Sq], which carries no gradient.
@@ -102,6 +102,8 @@ def sdpa(
     sizes = batch, heads, key.shape[1], tokens, key.shape[2]
     # Heads with masks of their own become sequences of one head. The query heads of a KV head follow one another.
     is_split = isinstance(given, Tensor) and given.ndim > 2 and given.shape[-3] > 1
+    if is_split and options.get("sinks") is not None:
+        raise RequestError("attn_mask differs by head, and sinks need one mask for all heads; give a mask of one head")
     q, k, v = (
         x.reshape(-1, 1, x.shape[3]) if is_split else x.transpose(1, 2).flatten(0, 1) for x in (query, key, value)
     )
@@ -148,8 +150,8 @@ def varlen(
         causal: Whether a query sees no later key. A document's last query is aligned with its last key.
         window_size: Tokens that a query sees to the left and to the right of itself. −1 means no bound.
         return_lse: Return the log-sum-exp too.
-        **options: `kernel`, `deterministic` and `allow_unverified` of `longca.attention`. `softcap`, `alibi_slopes`,
-            `return_attn_probs` and `block_table` must be 0, False or None.
+        **options: `kernel`, `deterministic`, `allow_unverified` and `sinks` of `longca.attention`. `softcap`,
+            `alibi_slopes`, `return_attn_probs` and `block_table` must be 0, False or None.
 
     Returns:
         As `longca.attention`.
@@ -179,7 +181,7 @@ def varlen(
 
 
 def _check_options(name: str, options: dict[str, Any]) -> None:
-    known = ("kernel", "deterministic", "allow_unverified")
+    known = ("kernel", "deterministic", "allow_unverified", "sinks")
     for option in options:
         if option in ("strategy", "mesh", "placement", "transport"):
             raise RequestError(f"{name} runs on one device, without {option}=; under a strategy call longca.attention")

@@ -20,7 +20,7 @@ __all__ = ["capabilities", "nearest_reasons"]
 Refusal = tuple[Offer, tuple[Reason, ...]]
 
 #: Reasons against the features that a problem asks for, whatever its sizes and its dtype.
-_FEATURES = {"gqa", "mask_heads", "composition", "direction", "deterministic"}
+_FEATURES = {"gqa", "mask_heads", "composition", "sinks", "direction", "deterministic"}
 
 
 def nearest_reasons(name: str, refusals: Sequence[Refusal], problem: Problem) -> tuple[Reason, ...]:

@@ -72,6 +72,8 @@ class Problem:
         backward_only: Whether another kernel computes the forward, as for the second half of a pair.
         allow_unverified: Whether an offer may run on a device on which nobody verified it (`Offer.expected_on`). A
             verified offer of the kernel comes first.
+        sinks: Whether each query head has a sink, a logit without a value. Then the kernel computes one part of a
+            larger softmax, so `composed` is set too.
 
     Raises:
         RequestError: No mask or no Device, heads that do not divide, a head dimension below 1, an unknown dtype or
@@ -90,8 +92,11 @@ class Problem:
     composed: bool = False
     backward_only: bool = False
     allow_unverified: bool = False
+    sinks: bool = False
 
     def __post_init__(self) -> None:
+        if self.sinks:
+            object.__setattr__(self, "composed", True)
         # A plugin may have a mask class of its own.
         if not hasattr(self.mask, "admits"):
             given = type(self.mask).__name__
@@ -179,6 +184,7 @@ class Problem:
         """
         mask = mask or self.concrete_mask.description
         shape = f"{self.heads_q}:{self.num_heads_kv} heads of {self.head_dim}, {self.dtype}"
+        shape += ", with sinks" if self.sinks else ""
         return f"{mask}\n{shape}, {directions or self.direction}, on {where or self.device}"
 
     def with_mask(self, mask: Mask) -> Problem:

@@ -209,15 +209,17 @@ def _about_tensors(name: str, offer: Offer, problem: Problem) -> Iterator[Reason
 
 
 def _about_composing(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]:
-    asked = "one part of a larger softmax was asked"
+    about = (
+        ("sinks", "sinks were asked") if problem.sinks else ("composition", "one part of a larger softmax was asked")
+    )
     if problem.composed and problem.direction == "backward" and offer.backward is Backward.OWN:
-        yield Reason("composition", asked, f"{name}'s backward takes only its own forward's lse")
+        yield Reason(*about, f"{name}'s backward takes only its own forward's lse")
     # The backward of a pair may recompute a log-sum-exp, but only to differentiate it.
     computes_lse = not problem.backward_only or offer.backward is Backward.LSE_GRAD
     if problem.composed and offer.rough_lse and computes_lse:
-        yield Reason("composition", asked, f"{name}'s log-sum-exp is too rough to merge by")
+        yield Reason(*about, f"{name}'s log-sum-exp is too rough to merge by")
     if problem.composed and offer.optional_lse and computes_lse:
-        yield Reason("composition", asked, f"{name} may give no log-sum-exp to merge by")
+        yield Reason(*about, f"{name} may give no log-sum-exp to merge by")
 
 
 def _about_backward(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]:

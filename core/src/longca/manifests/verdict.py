@@ -17,7 +17,7 @@ class Reason:
 
     Attributes:
         code: Its subject in one word: form, device, unverified, dtype, head_dim, gqa, direction, deterministic,
-            lengths, mask_heads, package, composition, layout or plugin.
+            lengths, mask_heads, package, composition, sinks, layout or plugin.
         asked: The request, as a clause.
         offered: The offer, as a clause.
         advice: A sentence on the way out, or an empty text.

@@ -74,6 +74,7 @@ class ParallelCall(NamedTuple):
             "softmax_scale": str(problem.softmax_scale),
             "deterministic": str(problem.deterministic),
             "allow_unverified": str(problem.allow_unverified),
+            "sinks": str(problem.sinks),
             "strategy": self.strategy,
             "kernel": self.kernel,
             "placement": placement.words if isinstance(placement, Layout) else str(placement),

@@ -1,0 +1,70 @@
+"""Sinks: a learned logit for each query head that takes a share of the softmax and has no value.
+
+A sink is one more part of the softmax. Its log-sum-exp is the logit s itself, and its output is 0. So a kernel's
+results become those of the whole softmax by
+
+    lse' = logaddexp(lse, s)        out' = out · exp(lse − lse')
+
+A backward that takes an external log-sum-exp gets (out', lse'). The sink's own gradient sums over the queries:
+
+    ds = −Σ exp(s − lse') · (dout · out')
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from longca.errors import RequestError
+
+__all__ = ["add_sinks", "check_numbers", "check_sinks", "sinks_gradient"]
+
+#: Sinks on GPUs whose numbers were checked.
+_CHECKED = WeakTensorKeyDictionary()
+
+
+def check_sinks(sinks: Tensor | None, q: Tensor) -> None:
+    """Checks the shape, dtype and device of sinks against those of q [Tq, Hq, D]. The numbers are left unread.
+
+    Raises:
+        RequestError: They do not fit. The message has the allowed values.
+    """
+    if sinks is None:
+        return
+    if not isinstance(sinks, Tensor):
+        raise RequestError(f"sinks is a {type(sinks).__name__}; give a tensor of one number for each query head")
+    if sinks.shape != (q.shape[1],):
+        raise RequestError(
+            f"sinks has the shape {list(sinks.shape)}; give one number for each query head: [{q.shape[1]}]"
+        )
+    if not sinks.is_floating_point():
+        raise RequestError(f"sinks are {sinks.dtype}; give a floating-point type, such as torch.float32")
+    if sinks.device != q.device:
+        raise RequestError(f"sinks are on {sinks.device} and q on {q.device}; put both on one device")
+
+
+def check_numbers(sinks: Tensor) -> None:
+    """Raises RequestError if a sink is NaN or +∞. On a GPU it reads each tensor once: reading waits for the GPU."""
+    if sinks.is_cuda and (sinks in _CHECKED or torch.cuda.is_current_stream_capturing()):
+        return
+    if not (sinks.detach() < torch.inf).all():
+        heads = (~(sinks.detach() < torch.inf)).nonzero().flatten().tolist()
+        raise RequestError(f"sinks of heads {heads} are NaN or +∞; give numbers, or −∞ for a head without a sink")
+    if sinks.is_cuda:
+        _CHECKED[sinks] = True
+
+
+def add_sinks(out: Tensor, lse: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
+    """out [Tq, Hq, D], written in place, and a new lse [Hq, Tq] of the softmax with its sinks [Hq]."""
+    whole = torch.logaddexp(lse, sinks.to(lse.dtype)[:, None])
+    share = torch.where(lse == -torch.inf, 0.0, (lse - whole).exp())  # [Hq, Tq]
+    return out.mul_(share.T[..., None]), whole
+
+
+def sinks_gradient(dout: Tensor, out: Tensor, lse: Tensor, sinks: Tensor) -> Tensor:
+    """The gradient of sinks [Hq], in their dtype, by the results of `add_sinks` for these queries."""
+    logits = sinks.to(lse.dtype)[:, None]
+    weights = torch.where(lse == -torch.inf, 0.0, (logits - lse).exp())  # [Hq, Tq]
+    dots = (dout.to(lse.dtype) * out).sum(-1).T
+    return -(weights * dots).sum(-1).to(sinks.dtype)
