@@ -139,3 +139,23 @@ def repeated(strategy, sizes, kind, factors):
     mine = [layout.shard(x, rank_of(sizes, None)) for x in inputs(60, (8, 2), "float32")]
     first, second = (attend(mask, mine, **about) for _ in range(2))
     return all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+
+
+def with_sinks(strategy, sizes, kind, factors, placement, transport):
+    """The largest errors of out and the four gradients on this rank, with sinks, against those of one process."""
+    mask, mesh, heads = mask_of(kind, 101, factors), mesh_of(sizes), (8, 4)
+    about = {"strategy": strategy, "mesh": mesh, "placement": placement, "kernel": "naive"}
+    layout, rank = longca.layout(mask, heads=heads, head_dim=8, dtype="float64", **about), rank_of(sizes, None)
+
+    def results(tensors, **parallel):
+        *qkv, dout = tensors
+        leaves = [x.clone().requires_grad_() for x in (*qkv, torch.linspace(-2, 3, 8, dtype=torch.float64))]
+        out = longca.attention(*leaves[:3], mask, sinks=leaves[3], **{"kernel": "naive", **parallel})
+        return [out.detach(), *torch.autograd.grad(out, leaves, dout)]
+
+    given = inputs(101, heads, "float64")
+    *mine, dsinks = results([layout.shard(x, rank) for x in given], transport=transport, **about)
+    *whole, wanted = results(given)
+    torch.distributed.all_reduce(dsinks)
+    pairs = zip([*mine, dsinks], [*(layout.shard(x, rank) for x in whole), wanted], strict=True)
+    return [(a - b).abs().max().item() for a, b in pairs]

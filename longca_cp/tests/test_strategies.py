@@ -130,6 +130,17 @@ def test_trees(world, strategy, mesh):
     check(world, strategy, mesh, [("tree", each, (8, 2), {"factors": tree}) for each in ("contiguous", "auto")])
 
 
+@pytest.mark.parametrize("transport", ["collectives", "copy_engine"])
+@meshes(2, 4)
+def test_sinks_belong_to_the_whole_softmax(world, strategy, mesh, transport):
+    blocks = tuple({**BLOCKS["uniform_block_sparse"], "heads": 8}.items())
+    documents = tuple(FACTORS["causal_document"].items())
+    for kind, factors in (("causal_document", documents), ("gappy", ()), ("uniform_block_sparse", blocks)):
+        asked = strategy, tuple(mesh.items()), kind, factors, some_placement(strategy), transport
+        for found in world.run("with_sinks", *asked):
+            assert max(found) <= EXACT, (kind, found)
+
+
 @meshes(4)
 def test_the_methods_of_a_strategy_and_pairs_of_kernels(world, strategy, mesh):
     cases = [

@@ -99,10 +99,13 @@ def arrange(
         UnknownNameError: Nobody provides the kernel, or no strategy has the placement.
         RequestError: The evidence cannot be read.
     """
-    trained = [
-        (replace(problem, direction=Direction.BACKWARD, softmax_scale=None, deterministic=False), weight)
-        for problem, weight in weighted
-    ]
+    plain = {
+        "softmax_scale": None,
+        "deterministic": False,
+        "sinks": False,
+        "composed": False,
+    }  # as `longca.layout` asks
+    trained = [(replace(problem, direction=Direction.BACKWARD, **plain), weight) for problem, weight in weighted]
 
     def make() -> Arrangement:
         try:

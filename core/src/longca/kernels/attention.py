@@ -71,7 +71,8 @@ def attention(
         return_lse: Return the log-sum-exp too.
         sinks: A logit for each query head: [Hq]. It takes its share of the softmax of each query that sees a key, and
             has no value, as in gpt-oss. −∞ stands for none. Computed with every kernel whose backward takes an external
-            log-sum-exp. On a GPU the numbers are checked at the first call with the tensor.
+            log-sum-exp. On a GPU the numbers are checked at the first call with the tensor. Under a strategy, all ranks
+            give the same sinks, and each gets the gradient of its own queries, to be summed like those of all weights.
         strategy: Name of a context-parallel strategy. None for one device. `auto` takes the strategy with the least
             predicted time on the mesh (`longca_advice.auto_layout`), or the strategy of a layout given as placement.
         mesh: The device mesh that the strategy runs on, with dims named as its axes.
@@ -92,10 +93,8 @@ def attention(
         VerificationError: Only an unverified offer covers the problem, and it is wrong on the device.
     """
     if strategy is not None:
-        if sinks is not None:
-            raise UnsupportedError("sinks are computed on one device as yet; leave strategy= or sinks= away")
-        settings = Settings(kernel, softmax_scale, deterministic, allow_unverified)
-        result = _in_parallel(q, k, v, mask, strategy, mesh, placement, transport, settings)
+        settings = Settings(kernel, softmax_scale, deterministic, allow_unverified, sinks is not None)
+        result = _in_parallel(q, k, v, sinks, mask, strategy, mesh, placement, transport, settings)
         return result if return_lse else result[0]
     check_mask(mask)
     check_without_strategy(mesh, placement, transport)
@@ -257,6 +256,7 @@ def _in_parallel(
     q: Tensor,
     k: Tensor,
     v: Tensor,
+    sinks: Tensor | None,
     mask: Mask,
     strategy: str,
     mesh: DeviceMesh | None,
@@ -271,10 +271,14 @@ def _in_parallel(
         mesh = check_mesh(strategy, mesh)
         check_mask(mask)
         check_inputs(q, k, v)
+        check_sinks(sinks, q)
+        given = (q, k, v) if sinks is None else (q, k, v, sinks)
         if forward_ad._current_level >= 0:
-            _check_no_tangent(q, k, v)
+            _check_no_tangent(*given)
         check_settings(*settings[:4])
-        training = _is_training(q, k, v)
+        if sinks is not None:
+            check_numbers(sinks)
+        training = _is_training(*given)
         problem = problem_of(q, k, mask, settings, training)
     except LongCAError as error:
         if mesh is not None and hasattr(mesh, "get_coordinate") and mesh.get_coordinate() is not None:
@@ -282,4 +286,4 @@ def _in_parallel(
         raise
     with on_device_of(q), in_given_dtypes(q):
         call = ParallelCall(problem, strategy, mesh, settings.kernel, placement, transport)
-        return parallel_attention(q, k, v, call)
+        return parallel_attention(q, k, v, call, sinks)

@@ -22,6 +22,7 @@ from longca.adviser import AUTO, adviser, log
 from longca.errors import RequestError
 from longca.kernels.ahead import NotAheadError, Prefetch, ask, take
 from longca.kernels.base import in_given_dtypes, on_device_of
+from longca.kernels.sinks import add_sinks, sinks_gradient
 from longca.kernels.unverified import check_unverified, choose_checked
 from longca.manifests import Layout, Problem, Transport, installed_version
 from longca.masks import Mask
@@ -105,8 +106,12 @@ def _calls_on(mesh: DeviceMesh) -> tuple[Ranks, PlanCache[_Ready]]:
     return _CALLS.get(None, (mesh, groups_of(mesh)), lambda: (Ranks.of(mesh), PlanCache()))
 
 
-def parallel_attention(q: Tensor, k: Tensor, v: Tensor, call: ParallelCall) -> tuple[Tensor, Tensor]:
+def parallel_attention(
+    q: Tensor, k: Tensor, v: Tensor, call: ParallelCall, sinks: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """out [Tl, Hq, D] and lse [Hq, Tl] of this rank's q [Tl, Hq, D], k and v [Tl, Hkv, D]. See `longca.attention`.
+
+    Sinks are [Hq] on all ranks.
 
     Raises:
         RequestError: A mesh of other axes, or one without this process. A layout of another call, or a transport that
@@ -137,7 +142,7 @@ def parallel_attention(q: Tensor, k: Tensor, v: Tensor, call: ParallelCall) -> t
         raise
     ranks.note(problem.concrete_mask.fingerprint)
     training = problem.direction == "backward"
-    result: tuple[Tensor, Tensor] = _Attention.apply(q, k, v, ready.strategy, ready.plan, training)  # type: ignore[no-untyped-call]
+    result: tuple[Tensor, Tensor] = _Attention.apply(q, k, v, sinks, ready.strategy, ready.plan, training)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -217,28 +222,43 @@ def _check_lengths(layout: Layout, rank: int, lengths: tuple[int, int]) -> None:
 
 
 class _Attention(torch.autograd.Function):
-    """A strategy's forward and backward as one differentiable function."""
+    """A strategy's forward and backward as one differentiable function.
+
+    Sinks correct the results of this rank's queries, which are those of the whole softmax. With sinks, a strategy keeps
+    nothing for its backward, because it would keep results without them.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, strategy: Strategy, plan: StrategyPlan, training: bool
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        sinks: Tensor | None,
+        strategy: Strategy,
+        plan: StrategyPlan,
+        training: bool,
     ) -> tuple[Tensor, Tensor]:
         kept: list[Tensor] = []
-        out, lse = strategy.forward(q, k, v, plan, kept=kept if training else None)
+        out, lse = strategy.forward(q, k, v, plan, kept=kept if training and sinks is None else None)
+        if sinks is not None:
+            out, lse = add_sinks(out, lse, sinks)
         ctx.strategy, ctx.plan, ctx.keeps = strategy, plan, bool(kept)
-        ctx.save_for_backward(*(kept or (q, k, v, out, lse)))
+        ctx.save_for_backward(sinks, *(kept or (q, k, v, out, lse)))
         ctx.mark_non_differentiable(lse)
         return out, lse
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dout: Tensor, _dlse: Tensor) -> tuple[Tensor | None, ...]:
-        saved, kept = ctx.saved_tensors, None
+        (sinks, *saved), kept, dsinks = ctx.saved_tensors, None, None
         if ctx.keeps:
-            kept, saved = list(saved), (dout.new_empty(0),) * 5
+            kept, saved = saved, [dout.new_empty(0)] * 5
         with in_given_dtypes(dout):
+            if ctx.needs_input_grad[3]:
+                dsinks = sinks_gradient(dout, saved[3], saved[4], sinks)
             grads = ctx.strategy.backward(dout.contiguous(), *saved, ctx.plan, kept=kept)
-        return (*grads, None, None, None)
+        return (*grads, dsinks, None, None, None)
 
 
 def prefetch_parallel(like: Tensor, call: ParallelCall) -> Prefetch:
