@@ -55,13 +55,20 @@ def jetmoe():
     return transformers.JetMoeForCausalLM(config)
 
 
+def gpt_oss():
+    """Sinks, and sliding windows and full attention in turn."""
+    experts = {"num_local_experts": 2, "num_experts_per_tok": 1, "experts_implementation": "eager"}
+    config = transformers.GptOssConfig(**COMMON, **experts, num_hidden_layers=4, head_dim=8, sliding_window=5)
+    return transformers.GptOssForCausalLM(config)
+
+
 MODELS = {"llama": llama, "mistral": mistral, "qwen": qwen, "gemma": gemma, "jetmoe": jetmoe}
 
 
 def make(name, dtype=torch.float64, **options):
     """A model with the same random weights every time, in training mode."""
     torch.manual_seed(5)
-    return {**MODELS, "stablelm": stablelm}[name](**options).to(dtype).train()
+    return {**MODELS, "stablelm": stablelm, "gpt_oss": gpt_oss}[name](**options).to(dtype).train()
 
 
 def tokens(rows, length):

@@ -98,7 +98,6 @@ LATENT = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 8, "qk_nope_h
 EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 1, "n_routed_experts": 2, "n_group": 1, "topk_group": 1}
 #: Models whose attention LongCA cannot compute: their sizes, and what is said of them.
 BEYOND = {
-    "GptOss": ({"head_dim": 8, **EXPERTS}, "attention sinks"),
     "Gemma2": ({"head_dim": 8}, "caps of scores"),
     "DeepseekV3": ({**LATENT, **EXPERTS, "moe_intermediate_size": 8}, "multi-head latent attention"),
 }
@@ -181,7 +180,7 @@ def test_bounds_of_keys_that_differ_are_refused(arguments, words):
     [
         ({"dropout": 0.1}, UnsupportedError, "Linear has attention dropout 0.1; set attention_dropout=0.0"),
         ({"softcap": 30.0}, UnsupportedError, "softcap, and LongCA computes no caps of scores"),
-        ({"s_aux": torch.zeros(4)}, UnsupportedError, "attention sinks"),
+        ({"s_aux": torch.zeros(3)}, RequestError, "one number for each query head"),
         ({"output_attentions": True}, UnsupportedError, "Leave output_attentions away"),
         ({"q": torch.randn(2, 4, 8, 16, dtype=torch.bfloat16)}, RequestError, "load the model in one"),
         (

@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from longca.errors import RequestError, UnsupportedError
 from longca.kernels.shapes import mask_of_bounds, sdpa
+from longca.kernels.sinks import check_sinks
 from longca.masks import Mask, Slice, SliceMask, intersection
 from longca.plan_cache import PlanCache
 from longca_transformers.boundaries import WITHOUT_POSITIONS, check_positions, refuse
@@ -20,8 +21,7 @@ from longca_transformers.own_masks import fitting, own_of
 #: Arguments that change the scores or the weights, with what a user can do.
 _REFUSED = {
     "softcap": "caps of scores. Set attn_logit_softcapping to None if the model allows it",
-    "s_aux": "attention sinks",
-    "sinks": "attention sinks",
+    "sinks": "attention sinks that are not given as s_aux",
     "block_indices": "blocks of keys that the model chooses",
     "indices": "keys that the model chooses",
     "position_bias": "biases of scores",
@@ -48,6 +48,7 @@ def attend(
     kernel: str = "auto",
     require_documents: bool = False,
     longca_mask: Any = None,
+    s_aux: Tensor | None = None,
     cu_seq_lens_q: Tensor | None = None,
     cu_seq_lens_k: Tensor | None = None,
     **others: Any,
@@ -59,9 +60,9 @@ def attend(
 
     `query` is [rows, Hq, Sq, D], and `key` and `value` are [rows, Hkv, Sk, D]. `attention_mask` has the masks of the
     batch, or is a user's own tensor [rows or 1, 1, Sq, Sk]. `sliding_window` counts the keys that a query of this layer
-    sees, itself included. `longca_mask` is the user's own mask, or one for each row. It takes the place of the bounds
-    of packed documents, `cu_seq_lens_q` and `cu_seq_lens_k` [documents + 1]. Other arguments that change the result are
-    refused.
+    sees, itself included. `s_aux` are the layer's sinks [Hq]. `longca_mask` is the user's own mask, or one for each
+    row. It takes the place of the bounds of packed documents, `cu_seq_lens_q` and `cu_seq_lens_k` [documents + 1].
+    Other arguments that change the result are refused.
     """
     name = type(module).__name__
     query, key, value = under_autocast(query, key, value)
@@ -91,11 +92,22 @@ def attend(
     if sliding_window is not None and not (made is not None and made.is_tensor):
         masks = [_within_window(name, mask, int(sliding_window), is_checked=has_window) for mask in masks]
     if queries == 1:
-        dense = torch.stack([torch.from_numpy(mask.dense()) for mask in masks]).to(query.device)
-        out = scaled_dot_product_attention(query, key, value, dense[:, None], scale=scaling, enable_gqa=True)
+        dense = torch.stack([torch.from_numpy(mask.dense()) for mask in masks]).to(query.device)[:, None]
+        if s_aux is not None:
+            check_sinks(s_aux, query.transpose(1, 2)[0])
+            key, value, dense = _with_sinks(s_aux.to(query.dtype), key, value, dense)
+        out = scaled_dot_product_attention(query, key, value, dense, scale=scaling, enable_gqa=True)
     else:
-        out = sdpa(query, key, value, masks, scale=scaling, kernel=kernel)  # type: ignore[assignment]
+        out = sdpa(query, key, value, masks, scale=scaling, kernel=kernel, sinks=s_aux)  # type: ignore[assignment]
     return out.transpose(1, 2), None
+
+
+def _with_sinks(sinks: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Keys and values with a key of zeros, and the biases of scores that give it the sinks as scores."""
+    biases = torch.zeros(visible.shape, dtype=sinks.dtype, device=sinks.device).masked_fill(~visible, -torch.inf)
+    biases = biases.expand(-1, len(sinks), -1, -1)
+    column = sinks[:, None, None].expand(*biases.shape[:-1], 1)
+    return pad(key, (0, 0, 0, 1)), pad(value, (0, 0, 0, 1)), torch.cat([biases, column], -1)
 
 
 def under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:

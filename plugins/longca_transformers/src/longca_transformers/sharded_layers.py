@@ -68,6 +68,7 @@ def attend_sharded(
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
+    s_aux: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """One layer's attention of all ranks' tokens. It communicates, so all ranks call it in the same order.
@@ -100,6 +101,7 @@ def attend_sharded(
         v,
         attention_mask.mask,
         softmax_scale=scaling,
+        sinks=s_aux,
         kernel=setup.kernel,
         strategy=setup.strategy,
         mesh=setup.mesh,
