@@ -134,7 +134,7 @@ class Candidate:
             bytes_per_rank=memory.total,
             fits=request.fits(memory.total),
             proof=self.proof,
-            call=self.call + (", allow_unverified=True)" if unverified else ")"),
+            call=self.call + ", sinks=sinks" * request.problem.sinks + ", allow_unverified=True" * unverified + ")",
             tflops=1e-12 * request.flops / self.seconds,
             install=install,
             lacks=lacks,

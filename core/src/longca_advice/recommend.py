@@ -48,6 +48,7 @@ def recommend(
     plugins: Registry | None = None,
     unseen: bool = False,
     allow_unverified: bool = False,
+    sinks: bool = False,
 ) -> Recommendation:
     """Ranks the valid ways to compute attention by their predicted time. It runs no kernel.
 
@@ -73,6 +74,7 @@ def recommend(
         unseen: Whether to leave the problem's own measurements out of the evidence.
         allow_unverified: Whether to choose among offers too that are only expected to run on the device, because nobody
             verified them there. Such choices are marked.
+        sinks: Whether query heads have sinks. The predicted times are those without sinks, and a note says so.
 
     Returns:
         The recommendation. If no choice fits, it says which changes would make one fit.
@@ -104,6 +106,7 @@ def recommend(
         device=where,
         direction=Direction.FORWARD,
         allow_unverified=allow_unverified,
+        sinks=sinks,
     )
     absent = absent_strategies(provided)
     for name in strategies or (() if provided.strategies or ranks == 1 else absent):
@@ -142,6 +145,9 @@ def recommend(
     notes = (*known.notes, *disturbed, *found.notes, *_about_evidence(request, found))
     if between is not None and ranks <= per_node:
         notes += (f"the link between hosts is not used: {ranks} devices fit one host of {per_node} (--per-node)",)
+    if sinks:
+        again = "" if ranks == 1 else ", and strategies that exchange heads exchange q, k and v again in the backward"
+        notes += (f"the times are those without sinks: their correction reads and writes out once more{again}",)
     network_text = ""
     if ranks > 1:
         source = "measured" if request.measured is None else f"measured on {evidence_name(request.measured)}"

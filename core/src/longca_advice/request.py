@@ -150,6 +150,7 @@ class Request:
             "heads_kv": self.problem.num_heads_kv,
             "head_dim": self.problem.head_dim,
             "dtype": self.problem.dtype,
+            "sinks": self.problem.sinks,
             "direction": direction,
             "per_node": min(per_node, ranks),
             "network": network or None,

@@ -141,6 +141,16 @@ def test_what_is_measured_on_this_machine_is_evidence(path):
     assert "a run" in {one.run.run for one in sources().rows}
 
 
+def test_sinks_leave_the_kernels_that_compose():
+    plain, found = ask(SPARSE, training=False), ask(SPARSE, training=False, sinks=True)
+    assert "flashinfer_fa2" in {choice.kernel for choice in plain.choices}  # its log-sum-exp is rough
+    refused = {one.kernel: one.reasons for one in found.refused}
+    assert any("log-sum-exp is too rough" in reason and "sinks" in reason for reason in refused["flashinfer_fa2"])
+    assert all("sinks=sinks" in choice.call for choice in found.choices)
+    assert found.problem["sinks"]
+    assert any("without sinks" in note for note in found.notes)
+
+
 def test_the_answer_is_json():
     for found in (ask(), ask(device="b200"), ask(masks.build("causal", 2**26)), ask(SPARSE, training=False)):
         read = json.loads(json.dumps(found.as_json(), allow_nan=False))

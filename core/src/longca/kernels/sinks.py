@@ -20,6 +20,8 @@ from longca.errors import RequestError
 
 __all__ = ["add_sinks", "check_numbers", "check_sinks", "sinks_gradient"]
 
+#: Queries whose products are in memory at once.
+_ROWS = 4096
 #: Sinks on GPUs whose numbers were checked.
 _CHECKED = WeakTensorKeyDictionary()
 
@@ -66,5 +68,6 @@ def sinks_gradient(dout: Tensor, out: Tensor, lse: Tensor, sinks: Tensor) -> Ten
     """The gradient of sinks [Hq], in their dtype, by the results of `add_sinks` for these queries."""
     logits = sinks.to(lse.dtype)[:, None]
     weights = torch.where(lse == -torch.inf, 0.0, (logits - lse).exp())  # [Hq, Tq]
-    dots = (dout.to(lse.dtype) * out).sum(-1).T
+    parts = zip(dout.split(_ROWS), out.split(_ROWS), strict=True)
+    dots = torch.cat([(dpart.to(lse.dtype) * part).sum(-1) for dpart, part in parts]).T
     return -(weights * dots).sum(-1).to(sinks.dtype)

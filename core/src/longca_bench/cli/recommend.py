@@ -42,6 +42,7 @@ def recommend(
     unverified: Annotated[
         bool, option("List kernels too that nobody verified on the device, with a mark.", None, "--unverified")
     ] = False,
+    sinks: Annotated[bool, option("Choose for query heads with sinks, as in gpt-oss.", None, "--sinks")] = False,
     everything: Annotated[bool, option("List all choices and all refusals.", None, "--all")] = False,
     why: Annotated[str | None, option("Explain the place of this kernel, pair or strategy.", "NAME")] = None,
     described: MaskOptions = MaskOptions(),
@@ -83,6 +84,7 @@ def recommend(
         strategies=tuple(strategy or ()),
         plugins=registry,
         allow_unverified=unverified,
+        sinks=sinks,
     )
     if as_json:
         print_json(found.as_json())
