@@ -99,13 +99,19 @@ def arrange(
         UnknownNameError: Nobody provides the kernel, or no strategy has the placement.
         RequestError: The evidence cannot be read.
     """
-    plain = {
-        "softmax_scale": None,
-        "deterministic": False,
-        "sinks": False,
-        "composed": False,
-    }  # as `longca.layout` asks
-    trained = [(replace(problem, direction=Direction.BACKWARD, **plain), weight) for problem, weight in weighted]
+
+    def plain(problem: Problem) -> Problem:
+        """The problem as `longca.layout` asks for it, so that all calls get its answer."""
+        return replace(
+            problem,
+            direction=Direction.BACKWARD,
+            softmax_scale=None,
+            deterministic=False,
+            sinks=False,
+            composed=False,
+        )
+
+    trained = [(plain(problem), weight) for problem, weight in weighted]
 
     def make() -> Arrangement:
         try:

@@ -16,7 +16,7 @@ from .toys import manifest
 def truth(given, sinks, mask):
     """out, dq, dk, dv and dsinks in float64, by a softmax over the keys and the sink. Blind rows have out 0."""
     q, k, v, s = leaves = [x.detach().double().requires_grad_() for x in (*given[:3], sinks)]
-    visible = visible_by_head(mask, q.shape[1])
+    visible = visible_by_head(mask, q.shape[1]).to(q.device)
     group = q.shape[1] // k.shape[1]
     k, v = (x.repeat_interleave(group, 1) for x in (k, v))
     scores = (torch.einsum("ihd,jhd->hij", q, k) * q.shape[2] ** -0.5).masked_fill(~visible, -torch.inf)
@@ -26,12 +26,12 @@ def truth(given, sinks, mask):
     return out.detach(), *torch.autograd.grad(out, leaves, given.dout.double())
 
 
-def check(mask, kernel, dtype=torch.float64, heads=(8, 2), attend=longca.attention, **more):
+def check(mask, kernel, dtype=torch.float64, heads=(8, 2), attend=longca.attention, head_dim=16, device="cpu"):
     """Compares output and all four gradients with the truth."""
-    given = inputs(mask, *heads, dtype=dtype)
-    sinks = torch.linspace(-2, 3, heads[0], dtype=torch.float64).to(dtype)
+    given = inputs(mask, *heads, head_dim, dtype, device)
+    sinks = torch.linspace(-2, 3, heads[0], dtype=torch.float64).to(device, dtype)
     leaves = [x.clone().requires_grad_() for x in (*given[:3], sinks)]
-    out = attend(*leaves[:3], mask, kernel=kernel, sinks=leaves[3], **more)
+    out = attend(*leaves[:3], mask, kernel=kernel, sinks=leaves[3])
     results = out.detach(), *torch.autograd.grad(out, leaves, given.dout)
     for name, actual, expected in zip(
         ("out", "dq", "dk", "dv", "dsinks"), results, truth(given, sinks, mask), strict=True
@@ -56,6 +56,13 @@ def test_every_mask(mask, kernel):
 @pytest.mark.parametrize("kernel", ["naive", "sdpa"])
 def test_in_bfloat16(kernel):
     check(pattern_mask("causal_document"), kernel, torch.bfloat16)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", ["naive", "sdpa", "naive+sdpa"])
+def test_on_a_gpu(kernel):
+    for mask in (pattern_mask("causal_document"), gappy_mask()):
+        check(mask, kernel, torch.bfloat16, head_dim=64, device="cuda")
 
 
 def test_compiled():
@@ -119,6 +126,14 @@ def test_sinks_that_do_not_fit_are_refused(sinks, words):
     mask = pattern_mask("causal")
     with pytest.raises(RequestError, match=words):
         longca.attention(*inputs(mask, 4, 2)[:3], mask, kernel="naive", sinks=sinks)
+
+
+def test_what_asks_about_sinks_takes_no_tensor():
+    mask, sinks = pattern_mask("causal"), torch.zeros(4)
+    with pytest.raises(RequestError, match="sinks is a Tensor; give True"):
+        problem(mask, inputs(mask, 4, 2), sinks=sinks)
+    with pytest.raises(RequestError, match=r"sinks is .*; give True or False"):
+        longca.prefetch(mask, heads=(4, 2), device="cpu", sinks=sinks)
 
 
 @pytest.mark.parametrize(

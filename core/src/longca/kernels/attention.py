@@ -222,14 +222,18 @@ def check_mesh(strategy: str, mesh: object) -> DeviceMesh:
 
 
 def check_settings(
-    kernel: object, softmax_scale: object, deterministic: object = False, allow_unverified: object = False
+    kernel: object,
+    softmax_scale: object,
+    deterministic: object = False,
+    allow_unverified: object = False,
+    sinks: object = False,
 ) -> None:
     """Raises RequestError if the kernel is no name, the scale no number, or a flag neither True nor False."""
     if not isinstance(kernel, str):
         raise RequestError(f"kernel is {kernel!r}; give a kernel's name, or auto")
     if softmax_scale is not None and not isinstance(softmax_scale, (int, float)):
         raise RequestError(f"softmax_scale is {softmax_scale!r}; give a number above 0, or None for 1/√D")
-    for name, flag in (("deterministic", deterministic), ("allow_unverified", allow_unverified)):
+    for name, flag in (("deterministic", deterministic), ("allow_unverified", allow_unverified), ("sinks", sinks)):
         if not isinstance(flag, bool):
             raise RequestError(f"{name} is {flag!r}; give True or False")
 
@@ -275,7 +279,7 @@ def _in_parallel(
         given = (q, k, v) if sinks is None else (q, k, v, sinks)
         if forward_ad._current_level >= 0:
             _check_no_tangent(*given)
-        check_settings(*settings[:4])
+        check_settings(*settings)
         if sinks is not None:
             check_numbers(sinks)
         training = _is_training(*given)

@@ -82,7 +82,7 @@ def prefetch(
     weighed = check_weighted(mask) if isinstance(mask, (tuple, list)) else ()
     first: Mask = weighed[0][0] if weighed else mask  # type: ignore[assignment]  # it is checked
     check_mask(first)
-    check_settings(kernel, softmax_scale, deterministic, allow_unverified)
+    check_settings(kernel, softmax_scale, deterministic, allow_unverified, sinks)
     plugins.registry()  # made here, so that no two threads make it
     if strategy is not None:
         mesh = check_mesh(strategy, mesh)

@@ -95,6 +95,8 @@ class Problem:
     sinks: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.sinks, bool):
+            raise RequestError(f"sinks is a {type(self.sinks).__name__}; give True for heads with sinks, or False")
         if self.sinks:
             object.__setattr__(self, "composed", True)
         # A plugin may have a mask class of its own.
