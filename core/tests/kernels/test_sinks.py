@@ -128,6 +128,12 @@ def test_sinks_that_do_not_fit_are_refused(sinks, words):
         longca.attention(*inputs(mask, 4, 2)[:3], mask, kernel="naive", sinks=sinks)
 
 
+def test_masks_of_each_head_in_a_tensor_are_refused():
+    q, visible = torch.randn(1, 4, 8, 16), torch.ones(1, 4, 8, 8, dtype=torch.bool)
+    with pytest.raises(RequestError, match="attn_mask differs by head"):
+        longca.sdpa(q, q, q, visible, sinks=torch.zeros(4))
+
+
 def test_what_asks_about_sinks_takes_no_tensor():
     mask, sinks = pattern_mask("causal"), torch.zeros(4)
     with pytest.raises(RequestError, match="sinks is a Tensor; give True"):
