@@ -120,7 +120,7 @@ def attend_on_device(
     if forward_ad._current_level >= 0:
         _check_no_tangent(*given)
     check_settings(kernel, softmax_scale, deterministic, allow_unverified)
-    training = _is_training(*given)
+    training = _is_training(q, k, v, sinks)
     if isinstance(mask, Mask) and _is_direct(*given):
         if sinks is not None:
             check_numbers(sinks)
@@ -133,8 +133,9 @@ def attend_on_device(
     return out, lse.detach()
 
 
-def _is_training(*tensors: Tensor) -> bool:
-    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+def _is_training(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> bool:
+    wanted = q.requires_grad or k.requires_grad or v.requires_grad or (sinks is not None and sinks.requires_grad)
+    return torch.is_grad_enabled() and wanted
 
 
 def _is_direct(*tensors: Tensor) -> bool:
@@ -282,7 +283,7 @@ def _in_parallel(
         check_settings(*settings)
         if sinks is not None:
             check_numbers(sinks)
-        training = _is_training(*given)
+        training = _is_training(q, k, v, sinks)
         problem = problem_of(q, k, mask, settings, training)
     except LongCAError as error:
         if mesh is not None and hasattr(mesh, "get_coordinate") and mesh.get_coordinate() is not None:
