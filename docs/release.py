@@ -25,7 +25,7 @@ from longca_bench.cli.new_plugin import compatible_range
 
 ROOT = Path(__file__).resolve().parents[1]
 PATTERNS = ("core", "longca_*", "plugins/*")
-_RANGE = re.compile(r'"(longca-[a-z]+)>=[\d.]+,<[\d.]+"')
+_RANGE = re.compile(r'"(longca-[a-z]+(?:\[[a-z]+\])?)>=[\d.]+,<[\d.]+"')
 _VERSION = re.compile(r'^version = "(.*)"$', re.MULTILINE)
 _URLS = re.compile(r"^\[project\.urls\]\n(?:.+\n)*", re.MULTILINE)
 _KEPT = re.compile(r'^Repository = "(.*)"$', re.MULTILINE)
