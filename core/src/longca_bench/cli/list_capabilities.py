@@ -38,9 +38,12 @@ def list_capabilities(
     Example: longca list-capabilities --device cuda:9.0 --why fa3 causal_document
     """
     from longca.masks import PATTERNS, get_pattern
+    from longca_advice.known_plugins import with_known
     from longca_bench.reports.capabilities import examine
 
     registry = open_registry(context, no_plugin)
+    if kernel or why:  # a kernel by its name may be of a plugin that is not installed
+        registry = with_known(registry)
     question = _question(device, heads, dtype, head_dim)
     directions = chosen_directions(direction)
     if why:
