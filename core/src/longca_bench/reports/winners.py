@@ -31,6 +31,10 @@ _PROBLEM = (
 _Cases = Mapping[tuple[object, ...], Sequence[float]]
 
 
+#: Kernels and strategies with fewer cases that a sentence names, at most.
+_NAMED = 2
+
+
 @dataclass(frozen=True)
 class Winner:
     """The fastest kernel or strategy for one mask, over all of its lengths, shapes and directions.
@@ -56,7 +60,9 @@ class Winner:
     def __str__(self) -> str:
         if not self.fastest:
             return f"{self.mask}: {self.why_none}"
-        rest = "".join(f"; {name} is the fastest in {found}, and lacks others" for name, found in self.others.items())
+        named = list(self.others.items())
+        rest = "".join(f"; {name} is the fastest in {found}, and lacks others" for name, found in named[:_NAMED])
+        rest += f"; {len(named) - _NAMED} more lack others" if len(named) > _NAMED else ""
         if len(self.fastest) > 1:
             said = f"a tie of {' and '.join(self.fastest)}"
         else:
