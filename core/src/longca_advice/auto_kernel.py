@@ -22,6 +22,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import takewhile
 
 from longca.adviser import Choice
@@ -33,7 +34,7 @@ from longca_advice.known_plugins import installable, with_known
 from longca_advice.request import Request, similar_gpus, trusted, with_evidence_of
 from longca_advice.sources import sources
 
-__all__ = ["choose", "explained", "interval"]
+__all__ = ["choose", "explained", "interval", "was_chosen_for"]
 
 #: The largest part of the chosen kernel's time that one which is not installed may take to be named.
 _CLEARLY = 0.9
@@ -53,6 +54,9 @@ def choose(problem: Problem, registry: Registry, verdicts: Mapping[str, Verdict]
         RequestError: The table that is shipped with LongCA cannot be read.
     """
     known, sharded, training = sources(), verdicts is not None, problem.direction == "backward"
+    is_first = not sharded and not was_chosen_for(problem, registry)
+    if is_first:
+        _chosen_for(registry).add(_kind(problem))
     capacity = None if sharded else Capacity.of(problem.device)
     kernels = tuple(verdicts or registry.kernels)
     request = Request(problem, training, registry, known.costs, capacity, kernels, anywhere=False)
@@ -66,9 +70,25 @@ def choose(problem: Problem, registry: Registry, verdicts: Mapping[str, Verdict]
         if found:
             choice = _predicted(request, _reference_last(sorted(found, key=lambda candidate: candidate.ranked)))
             about = ". Times are those of the whole mask on one device" if sharded else ""
-            better = None if sharded else _better(request, choice.kernel, found)
+            better = _better(request, choice.kernel, found) if is_first else None
             return replace(choice, reason=choice.reason + about, wrong=(*choice.wrong, *doubted), better=better)
     return replace(_first(request, verdicts or alone, valid), wrong=(*known.notes, *doubted))
+
+
+@lru_cache(maxsize=8)
+def _chosen_for(registry: Registry) -> set[tuple[object, ...]]:
+    """The kinds of problems that kernels were chosen for, so that a new mask of a kind is not compared again."""
+    return set()
+
+
+def _kind(problem: Problem) -> tuple[object, ...]:
+    about = problem.concrete_mask.pattern, problem.heads_q, problem.heads_kv, problem.head_dim, problem.dtype
+    return *about, problem.direction, problem.device
+
+
+def was_chosen_for(problem: Problem, registry: Registry) -> bool:
+    """Whether a kernel was chosen for such a problem before, and compared with those that are not installed."""
+    return _kind(problem) in _chosen_for(registry)
 
 
 def _better(request: Request, chosen: str, valid: Sequence[Candidate]) -> tuple[str, str] | None:

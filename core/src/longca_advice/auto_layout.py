@@ -33,7 +33,7 @@ from longca.manifests.verdict import paragraph
 from longca.plan_cache import PlanCache
 from longca.plugins import Registry
 from longca.shared_layouts import WeightedProblems, shared_layouts
-from longca_advice.auto_kernel import choose, explained, interval
+from longca_advice.auto_kernel import choose, explained, interval, was_chosen_for
 from longca_advice.choices import Refused
 from longca_advice.devices import Capacity, evidence_name
 from longca_advice.known_plugins import installable, with_known
@@ -319,7 +319,7 @@ def _chosen(found: _Ranked) -> Choice:
 
 def _with_better(choice: Choice, registry: Registry, problem: Problem) -> Choice:
     """A choice with a kernel that is not installed, if that is clearly faster for the whole mask on one device."""
-    if not installable(with_known(registry)):
+    if was_chosen_for(problem, registry) or not installable(with_known(registry)):
         return choice
     with suppress(UnsupportedError):
         return replace(choice, better=choose(problem, registry).better)
