@@ -76,7 +76,7 @@ def install_of(distributions: Iterable[str], commands: Iterable[str] = ()) -> st
 
 
 def lacking(registry: Registry, needed: Mapping[str, Iterable[str]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What some kernels lack here in words, and the line that installs it. There may be no such line.
+    """The plugins and packages that some kernels lack here, in words, and the line that installs them, if one does.
 
     Args:
         registry: The registry of the kernels.

@@ -118,7 +118,7 @@ class Request:
         return None if self.capacity is None else self.capacity.fits(size)
 
     def lacks(self, verdicts: Mapping[str, Verdict]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What some kernels lack here in words, and the line that installs it. There may be no such line."""
+        """The plugins and packages that kernels lack here, in words, and the line that installs them, if one does."""
         needed = {}
         for kernel, verdict in verdicts.items():
             offers = [offer for offer in (verdict.offer, *verdict.offers) if offer is not None]

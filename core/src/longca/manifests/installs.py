@@ -96,7 +96,7 @@ def held_by_torch(requirement: str) -> str:
 
 
 def _source(word: str, folders: Mapping[str, str]) -> Iterator[str]:
-    """What pip takes for a word of its command: for a distribution of LongCA, the place that it comes from."""
+    """The words of pip's command for one word. A distribution of LongCA becomes the place that it comes from."""
     if not word.startswith("longca-"):
         yield word
         return

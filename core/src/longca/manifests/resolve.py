@@ -65,7 +65,7 @@ def resolve_steps(manifest: KernelManifest, steps: Sequence[Problem | None]) -> 
 
 
 class _Rest(NamedTuple):
-    """What does not depend on the mask.
+    """The answer for all offers as far as it does not depend on the mask.
 
     Attributes:
         fitting: The offers without reasons against them, by index, and whether each is unverified. These are last.

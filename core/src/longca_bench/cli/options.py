@@ -91,7 +91,7 @@ def option(
 
 
 def _completed(module: str, names: Callable[[Any], Iterable[str]]) -> Callable[[str], list[str]]:
-    """What a shell completes a text by: names that a module knows."""
+    """A function that completes a text in a shell by names that a module knows."""
     return lambda incomplete: [name for name in names(import_module(module)) if name.startswith(incomplete)]
 
 

@@ -1,4 +1,4 @@
-"""What the problems on which a kernel is wrong have in common, and those on which it is right lack."""
+"""Failures in a clause: properties that a kernel's wrong problems share and its right ones lack."""
 
 from __future__ import annotations
 

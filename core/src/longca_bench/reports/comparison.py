@@ -252,7 +252,7 @@ def sentences(comparison: Comparison) -> Iterator[str]:
 
 
 def _answer(comparison: Comparison) -> str:
-    """What is faster by how much, over how many cases, and which cases have no verdict."""
+    """A sentence that says which side is faster by how much, over how many cases, and which cases have no verdict."""
     mean, busy = comparison.mean, [pair for pair in comparison.compared if pair.busy]
     said = []
     if mean is not None:

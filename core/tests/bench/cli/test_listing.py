@@ -1,4 +1,4 @@
-"""What the listing commands print: to people at any width, as JSON, and to those who mistype."""
+"""The listing commands print for people at any width, as JSON, and for those who mistype."""
 
 import json
 import re

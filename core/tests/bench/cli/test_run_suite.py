@@ -1,4 +1,4 @@
-"""What the first argument of `longca run` stands for: a suite, the file of one, or a mask pattern with options."""
+"""The first argument of `longca run` is a suite, the file of one, or a mask pattern with options."""
 
 import pytest
 
