@@ -14,13 +14,13 @@ from longca.manifests.offers import Offer
 from longca.manifests.problem import Problem
 from longca.manifests.verdict import Reason
 
-__all__ = ["capabilities", "nearest_reasons"]
+__all__ = ["capabilities", "head_dims_taken", "nearest_reasons"]
 
 #: An offer, with at least one reason against it.
 Refusal = tuple[Offer, tuple[Reason, ...]]
 
 #: Reasons against the features that a problem asks for, whatever its sizes and its dtype.
-_FEATURES = {"gqa", "mask_heads", "composition", "sinks", "direction", "deterministic"}
+_FEATURES = {"gqa", "mask_heads", "composition", "sinks", "softcap", "direction", "deterministic"}
 
 
 def nearest_reasons(name: str, refusals: Sequence[Refusal], problem: Problem) -> tuple[Reason, ...]:
@@ -71,13 +71,17 @@ def _dtypes(name: str, offers: Sequence[Offer], problem: Problem) -> str:
     return f"{name} takes {', '.join(dict.fromkeys(dtype for offer in offers for dtype in offer.dtypes))}"
 
 
-def _head_dims(name: str, offers: Sequence[Offer], problem: Problem) -> str:
+def head_dims_taken(name: str, offers: Sequence[Offer], problem: Problem) -> str:
+    """The head dimensions that some offers take, as far as a problem's are refused for them, in words."""
+    dims = set(problem.dims)
     most = max((offer.max_head_dim or 0 for offer in offers if offer.head_dims is None), default=0)
-    listed = sorted({dim for offer in offers for dim in offer.head_dims or () if dim > most})
-    multiples = sorted({offer.head_dim_multiple for offer in offers if problem.head_dim % offer.head_dim_multiple})
-    parts = [f"up to {most}"] * (most > 0) + [", ".join(map(str, listed))] * bool(listed)
+    listed = {dim if isinstance(dim, tuple) else (dim,) for offer in offers for dim in offer.head_dims or ()}
+    texts = [":".join(map(str, each)) for each in sorted(listed) if max(each) > most or len(each) > 1]
+    multiples = sorted({o.head_dim_multiple for o in offers if any(dim % o.head_dim_multiple for dim in dims)})
+    parts = [f"up to {most}"] * (most > 0) + [", ".join(texts)] * bool(texts)
     parts += [f"that are multiples of {' or '.join(map(str, multiples))}"] * bool(multiples)
-    return f"{name} takes head dimensions {' or '.join(parts)}"
+    equal = " that are equal for q and v" * (len(dims) > 1 and not any(offer.unequal_head_dims for offer in offers))
+    return f"{name} takes head dimensions{' ' * bool(parts)}{' or '.join(parts)}{equal}"
 
 
 def _lengths(name: str, offers: Sequence[Offer], problem: Problem) -> str:
@@ -91,7 +95,7 @@ def _devices(name: str, offers: Sequence[Offer], problem: Problem) -> str:
 
 #: What some offers accept, for the reasons whose words have a range.
 _ACCEPTS: dict[str, Callable[[str, Sequence[Offer], Problem], str]] = {
-    "dtype": _dtypes, "head_dim": _head_dims, "lengths": _lengths, "device": _devices
+    "dtype": _dtypes, "head_dim": head_dims_taken, "lengths": _lengths, "device": _devices
 }  # fmt: skip
 
 

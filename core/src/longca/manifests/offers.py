@@ -103,6 +103,7 @@ def _specifier(text: str) -> str:
 
 RequirementString = Annotated[str, AfterValidator(_requirement)]
 CapabilityRange = Annotated[str, AfterValidator(_specifier)]
+HeadDim = Annotated[int, Field(ge=1)]
 
 _COUNTED = (Form.ROW_INTERVALS, Form.COLUMN_INTERVALS, Form.LAYERS)
 
@@ -124,9 +125,12 @@ class Offer(BaseModel):
         forward: Whether there is a forward. An offer without a forward serves as the second half of a pair.
         backward: The log-sum-exp that its backward takes. `none` offers the forward alone.
         dtypes: Data types of q, k and v.
-        head_dims: Head dimensions, if only a few work. None for a rule instead.
+        head_dims: Head dimensions, if only a few work. None for a rule instead. (192, 128) is 192 of q and k with 128
+            of v.
         max_head_dim: Largest head dimension.
         head_dim_multiple: Head dimensions are multiples of this.
+        unequal_head_dims: Whether v may have another head dimension than q and k, if both are by the list or rule.
+        softcap: Whether it bounds the scores by `Problem.softcap`.
         max_seqlen: Largest number of queries or keys.
         max_sizes: Other sizes, each with its largest value.
         gqa: Whether there may be fewer KV heads than query heads.
@@ -158,9 +162,11 @@ class Offer(BaseModel):
     forward: bool = True
     backward: Backward = Backward.NONE
     dtypes: Annotated[tuple[DType, ...], Field(min_length=1)]
-    head_dims: tuple[Annotated[int, Field(ge=1)], ...] | None = None
+    head_dims: tuple[HeadDim | tuple[HeadDim, HeadDim], ...] | None = None
     max_head_dim: Annotated[int, Field(ge=1)] | None = None
     head_dim_multiple: Annotated[int, Field(ge=1)] = 1
+    unequal_head_dims: bool = False
+    softcap: bool = False
     max_seqlen: Annotated[int, Field(ge=1)] | None = None
     max_sizes: tuple[tuple[Size, Annotated[int, Field(ge=1)]], ...] = ()
     gqa: bool = True
@@ -192,6 +198,15 @@ class Offer(BaseModel):
         if not self.forward:
             return (Direction.BACKWARD,)
         return (Direction.FORWARD,) if self.backward is Backward.NONE else tuple(Direction)
+
+    def takes_dims(self, dim: int, dim_v: int) -> bool:
+        """Whether it takes a head dimension of q and k with one of v."""
+        if self.head_dims is not None:
+            listed = (dim, dim_v) in self.head_dims or (dim in self.head_dims and dim_v in self.head_dims)
+        else:
+            listed = not dim % self.head_dim_multiple and not dim_v % self.head_dim_multiple
+            listed = listed and max(dim, dim_v) <= (self.max_head_dim or dim + dim_v)
+        return listed and (dim == dim_v or self.unequal_head_dims or (dim, dim_v) in (self.head_dims or ()))
 
     def runs_on(self, kind: str) -> bool:
         """Whether it runs on some devices of a kind."""

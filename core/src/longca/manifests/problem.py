@@ -61,11 +61,13 @@ class Problem:
         mask: The mask. In a listing, a pattern, which answers for all of its masks.
         heads_q: Query heads.
         heads_kv: Key and value heads. None for the number of query heads.
-        head_dim: Head dimension of q, k and v.
+        head_dim: Head dimension of q and k.
+        head_dim_v: Head dimension of v and out. None for that of q and k. `dims` has both.
         dtype: Data type of q, k and v, such as `bfloat16` or `bf16`.
         device: The device.
         direction: `forward`, or `backward` for both. Strings become members of `Direction`.
         softmax_scale: Factor on the scores. None for 1/√head_dim.
+        softcap: Bound c of the scaled scores s, which become c·tanh(s/c). None for no bound.
         deterministic: Whether equal inputs must give equal bits.
         composed: Whether it is one part of a larger softmax. Its output is then merged with the outputs of other keys
             by their log-sum-exps, and its backward gets the out and lse of the whole softmax.
@@ -77,17 +79,19 @@ class Problem:
 
     Raises:
         RequestError: No mask or no Device, heads that do not divide, a head dimension below 1, an unknown dtype or
-            direction, or a forward of the backward alone.
+            direction, a scale or a soft cap of 0 or less, or a forward of the backward alone.
     """
 
     mask: Mask | Pattern
     heads_q: int
     heads_kv: int | None = None
     head_dim: int = 128
+    head_dim_v: int | None = None
     dtype: DType = "bfloat16"
     device: Device
     direction: Direction = Direction.FORWARD
     softmax_scale: float | None = None
+    softcap: float | None = None
     deterministic: bool = False
     composed: bool = False
     backward_only: bool = False
@@ -107,10 +111,12 @@ class Problem:
             raise RequestError(f'device is {self.device!r}; give a longca.Device, such as longca.Device("cpu")')
         if self.heads_kv is None:
             object.__setattr__(self, "heads_kv", self.heads_q)
-        for name in ("heads_q", "heads_kv", "head_dim"):
-            value = getattr(self, name)
+        sizes = {name: getattr(self, name) for name in ("heads_q", "heads_kv", "head_dim")}
+        for name, value in (*sizes.items(), ("head_dim_v", self.dims[1])):
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**16:
                 raise RequestError(f"{name} is {shown(value)}; give an integer from 1 to {2**16}")
+        if self.head_dim_v == self.head_dim:
+            object.__setattr__(self, "head_dim_v", None)
         if self.heads_q % self.num_heads_kv:
             raise RequestError(
                 f"{self.heads_q} query heads do not divide among {self.heads_kv} KV heads; "
@@ -130,12 +136,24 @@ class Problem:
         # Fused kernels mask before they scale. A factor of 0 or less would turn their −∞ into NaN or +∞.
         if self.softmax_scale is not None and not 0 < self.softmax_scale < math.inf:
             raise RequestError(f"softmax_scale is {self.softmax_scale}; give a number above 0, or None for 1/√head_dim")
+        if self.softcap is not None and not 0 < self.softcap < math.inf:
+            raise RequestError(f"softcap is {self.softcap}; give a number above 0, or None for no bound on the scores")
 
     @property
     def num_heads_kv(self) -> int:
         """Key and value heads, as a plain int."""
         assert self.heads_kv is not None
         return self.heads_kv
+
+    @property
+    def dims(self) -> tuple[int, int]:
+        """The head dimensions of q and k, and of v and out."""
+        return self.head_dim, self.head_dim if self.head_dim_v is None else self.head_dim_v
+
+    @property
+    def dims_text(self) -> str:
+        """The head dimensions as on a command line: `128`, or `192:128` if v has another."""
+        return ":".join(map(str, dict.fromkeys(self.dims)))
 
     @property
     def scale(self) -> float:
@@ -172,9 +190,9 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the direction alone: forward 4·D·area, backward 2.5 times that."""
-        forward = 4 * self.head_dim * self.area
-        return forward if self.direction == "forward" else forward * 5 // 2
+        """Floating-point operations of the direction alone: two matrix products forward, five backward."""
+        dim, dim_v = self.dims
+        return 2 * self.area * (dim + dim_v if self.direction == "forward" else 3 * dim + 2 * dim_v)
 
     def describe(self, directions: str = "", where: str = "", mask: str = "") -> str:
         """The problem in two lines, to stand above its answer. Empty arguments stand for the problem's own.
@@ -185,8 +203,9 @@ class Problem:
             mask: The mask or masks, in words.
         """
         mask = mask or self.concrete_mask.description
-        shape = f"{self.heads_q}:{self.num_heads_kv} heads of {self.head_dim}, {self.dtype}"
+        shape = f"{self.heads_q}:{self.num_heads_kv} heads of {self.dims_text}, {self.dtype}"
         shape += ", with sinks" if self.sinks else ""
+        shape += f", soft cap {self.softcap:g}" if self.softcap else ""
         return f"{mask}\n{shape}, {directions or self.direction}, on {where or self.device}"
 
     def with_mask(self, mask: Mask) -> Problem:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from longca.manifests.installs import remedy
 from longca.manifests.kernel import KernelManifest
-from longca.manifests.nearest import capabilities, nearest_reasons
+from longca.manifests.nearest import capabilities, head_dims_taken, nearest_reasons
 from longca.manifests.offers import Backward, Offer
 from longca.manifests.packages import missing
 from longca.manifests.problem import Device, Problem
@@ -194,15 +194,10 @@ def _unverified(name: str, offer: Offer, device: Device) -> Reason:
 def _about_tensors(name: str, offer: Offer, problem: Problem) -> Iterator[Reason]:
     if problem.dtype not in offer.dtypes:
         yield Reason("dtype", f"{problem.dtype} was asked", f"{name} takes {', '.join(offer.dtypes)}")
-    dim = problem.head_dim
-    if offer.head_dims is not None and dim not in offer.head_dims:
-        dims = ", ".join(map(str, offer.head_dims))
-        yield Reason("head_dim", f"{dim} was asked", f"{name} takes head dimensions {dims}")
-    if offer.max_head_dim is not None and dim > offer.max_head_dim:
-        yield Reason("head_dim", f"{dim} was asked", f"{name} takes head dimensions up to {offer.max_head_dim}")
-    if dim % offer.head_dim_multiple:
-        multiple = offer.head_dim_multiple
-        yield Reason("head_dim", f"{dim} was asked", f"{name} takes head dimensions that are multiples of {multiple}")
+    if not offer.takes_dims(*problem.dims):
+        yield Reason("head_dim", f"{problem.dims_text} was asked", head_dims_taken(name, [offer], problem))
+    if problem.softcap and not offer.softcap:
+        yield Reason("softcap", "a soft cap was asked", f"{name} has no soft cap on the scores")
     if problem.is_gqa and not offer.gqa:
         asked = f"{problem.heads_q}:{problem.heads_kv} heads were asked"
         yield Reason("gqa", asked, f"{name} takes as many KV heads as query heads")

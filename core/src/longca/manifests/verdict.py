@@ -16,8 +16,8 @@ class Reason:
     """A reason why a combination is not valid.
 
     Attributes:
-        code: Its subject in one word: form, device, unverified, dtype, head_dim, gqa, direction, deterministic,
-            lengths, mask_heads, package, composition, sinks, layout or plugin.
+        code: Its subject in one word: form, device, unverified, dtype, head_dim, softcap, gqa, direction,
+            deterministic, lengths, mask_heads, package, composition, sinks, layout or plugin.
         asked: The request, as a clause.
         offered: The offer, as a clause.
         advice: A sentence on the way out, or an empty text.

@@ -74,7 +74,8 @@ def head_dims(offer: Offer) -> tuple[int, ...]:
     dimension (128 if the rule has no bound), and on one that is no power of two.
     """
     if offer.head_dims:
-        return tuple(sorted(offer.head_dims, key=lambda dim: (abs(dim - 64), dim)))
+        equal = [dim for dim in offer.head_dims if isinstance(dim, int)]
+        return tuple(sorted(equal, key=lambda dim: (abs(dim - 64), dim)))
     step, most = offer.head_dim_multiple, offer.max_head_dim or max(128, offer.head_dim_multiple)
     wanted = (min(64, most), most, 43)
     return tuple(dict.fromkeys(max(step, dim - dim % step) for dim in wanted if dim <= most))
