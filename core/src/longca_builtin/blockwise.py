@@ -163,14 +163,14 @@ def attention_forward(
     *,
     ample: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """out [Tq, Hq, D] in `dtype`, and lse [Hq, Tq] in float32 (float64 for float64), with intermediates in `dtype`.
+    """out [Tq, Hq, Dv] in `dtype`, and lse [Hq, Tq] in float32 (float64 for float64), with intermediates in `dtype`.
 
     `see` gets each block and its weights [Hkv, G, queries, keys]. Blocks of an `ample` call take most of the memory
     that the results leave. Larger blocks are faster.
     """
     wide = _widened(dtype)
     k, v = k.to(dtype), v.to(dtype)
-    out = torch.zeros(q.shape, dtype=dtype, device=q.device)
+    out = torch.zeros((*q.shape[:2], v.shape[2]), dtype=dtype, device=q.device)
     lse = torch.full((q.shape[1], q.shape[0]), -torch.inf, dtype=wide, device=q.device)
     for block in query_blocks(mask, q.shape[1], q.device, ample_scores(q.device) if ample else None):
         scores = _masked_scores(q[block.queries].to(dtype), k[block.keys], block.visible, scale).to(wide)
@@ -196,7 +196,7 @@ def attention_backward(
     *,
     ample: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """dq [Tq, Hq, D], dk and dv [Tk, Hkv, D], in `dtype`. out and lse may belong to a larger softmax.
+    """dq [Tq, Hq, D], dk [Tk, Hkv, D] and dv [Tk, Hkv, Dv], in `dtype`. out and lse may belong to a larger softmax.
 
     `see` gets each block, its weights and its products of dout and v: [Hkv, G, queries, keys] each. `ample` is that of
     the forward.
@@ -206,8 +206,8 @@ def attention_backward(
     dq = torch.zeros(q.shape, dtype=dtype, device=q.device)
     # PyTorch repeats KV heads. In half precision it rounds each query head's gradients before it sums a group.
     apart = dtype.itemsize == 2
-    shape = (k.shape[0], q.shape[1] if apart else k.shape[1], k.shape[2])
-    dk, dv = (torch.zeros(shape, dtype=wide, device=k.device) for _ in range(2))
+    heads = q.shape[1] if apart else k.shape[1]
+    dk, dv = (torch.zeros((len(x), heads, x.shape[2]), dtype=wide, device=k.device) for x in (k, v))
     for block in query_blocks(mask, q.shape[1], q.device, ample_scores(q.device) if ample else None):
         queries, keys = block.queries, block.keys
         group = k.shape[1]

@@ -23,9 +23,9 @@ def naive_workspace(problem: Problem, form: Form) -> int:
     visible = scores // problem.heads_q * mask.heads
     copies = 0
     if tensors.element == 2:
-        copies = tensors.wide_q + 2 * tensors.wide_k
+        copies = tensors.wide(tensors.out + tensors.k + tensors.v)
         copies *= 2 if problem.direction == "backward" else 1
-        copies += tensors.wide_q
+        copies += tensors.wide(tensors.q)
     return _ALIVE[problem.direction] * scores * max(4, tensors.element) + visible + copies
 
 

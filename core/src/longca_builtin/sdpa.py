@@ -1,8 +1,8 @@
 """sdpa: the operators of torch.nn.functional.scaled_dot_product_attention, called below autograd to get lse.
 
 It takes a causal flag or a dense mask. On CPUs one fused kernel computes both. On CUDA devices FlashAttention-2
-computes full and causal masks in half precision. The memory-efficient kernel of xFormers computes all other masks, and
-takes a dense mask as an additive bias. The operators' backwards take any out and lse.
+computes full and causal masks in half precision. The memory-efficient kernel of xFormers computes all other masks,
+which it takes as an additive bias, and values of another head dimension. The operators' backwards take any out and lse.
 
 Source: aten/src/ATen/native/transformers of PyTorch.
 """
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from longca.errors import UnsupportedError
-from longca.kernels.base import Plan, fill, no_gradients, nothing_seen, readable, torch_device, torch_dtype
+from longca.kernels.base import Plan, fill, new_out, no_gradients, nothing_seen, readable, torch_device, torch_dtype
 from longca.manifests import Problem
 from longca.masks import Form
 
@@ -176,7 +176,7 @@ class SDPA:
     ) -> tuple[Tensor, Tensor]:
         """Attention of q to k and v. See `Kernel.forward`."""
         if not (q.numel() and k.numel()):  # the operators divide by the lengths
-            return fill(out, torch.zeros_like(q)), fill(lse, nothing_seen(q))
+            return fill(out, new_out(q, v).zero_()), fill(lse, nothing_seen(q))
         operator = OPERATORS[plan.backend]
         qkv = _batched(q), _batched(k), _batched(v)
         result, sums = operator.forward(qkv, plan.bias, plan.is_causal, plan.problem.scale)
@@ -223,7 +223,8 @@ def _batched(x: Tensor) -> Tensor:
 def _backend(problem: Problem, form: Form) -> str:
     if problem.device.kind == "cpu":
         return "cpu_flash"
-    flash_fits = problem.head_dim <= 256 and (problem.device.capability or (0, 0)) >= (8, 0)
+    of_one_dim = problem.head_dim <= 256 and problem.head_dim_v is None
+    flash_fits = of_one_dim and (problem.device.capability or (0, 0)) >= (8, 0)
     if form is not Form.DENSE and flash_fits and problem.dtype in ("bfloat16", "float16"):
         return "flash"
     if problem.dtype == "float64":

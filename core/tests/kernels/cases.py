@@ -88,11 +88,11 @@ class Inputs(NamedTuple):
     dout: torch.Tensor
 
 
-def inputs(mask, heads_q, heads_kv, head_dim=16, dtype=torch.float64, device="cpu", seed=0):
+def inputs(mask, heads_q, heads_kv, head_dim=16, dtype=torch.float64, device="cpu", seed=0, head_dim_v=None):
     """Random inputs for a mask."""
     generator = torch.Generator().manual_seed(seed)
-    shapes = [(n, h, head_dim) for n, h in ((mask.seqlen_q, heads_q), *[(mask.seqlen_k, heads_kv)] * 2)]
-    shapes.append(shapes[0])
+    of_q, of_k, wide = (mask.seqlen_q, heads_q), (mask.seqlen_k, heads_kv), head_dim_v or head_dim
+    shapes = (*of_q, head_dim), (*of_k, head_dim), (*of_k, wide), (*of_q, wide)
     return Inputs(*(torch.randn(s, generator=generator, dtype=torch.float64).to(device, dtype) for s in shapes))
 
 
@@ -103,6 +103,7 @@ def problem(mask, given, direction="backward", **more):
         heads_q=given.q.shape[1],
         heads_kv=given.k.shape[1],
         head_dim=given.q.shape[2],
+        head_dim_v=given.v.shape[2],
         dtype=str(given.q.dtype).removeprefix("torch."),
         device=device_of(given.q),
         direction=direction,

@@ -65,6 +65,21 @@ def test_masks_of_no_pattern_and_of_unequal_lengths(mask, kernel):
     assert_close(result, truth(mask, given), BOUNDS[torch.float64])
 
 
+@pytest.mark.parametrize("dims", [(24, 16), (8, 40)], ids=str)
+@pytest.mark.parametrize("mask", [gappy_mask(), per_head_mask(2), pattern_mask("shared_question")], ids=str)
+def test_values_of_another_width(mask, dims):
+    qkv, given = leaves(mask, 8, 2, head_dim=dims[0], head_dim_v=dims[1])
+    out, lse = longca.attention(*qkv, mask, return_lse=True)
+    result = Result(out.detach(), lse, *torch.autograd.grad(out, qkv, given.dout))
+    assert_close(result, truth(mask, given), BOUNDS[torch.float64])
+
+
+def test_a_kernel_of_one_width_refuses_values_of_another():
+    mask = pattern_mask("causal")
+    with pytest.raises(UnsupportedError, match=r"equal for q and v; 24:16 was asked"):
+        longca.attention(*inputs(mask, 4, 2, head_dim=24, head_dim_v=16)[:3], mask, kernel="sdpa")
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("pattern", ["full", "causal", "shared_question"])
 def test_gradients_by_finite_differences(pattern, kernel):
@@ -159,13 +174,14 @@ def test_without_gradients_only_a_forward_is_asked(counting):
         lambda a: a.update(tensors=inputs(a["mask"], 8, 2)[:3]),
         lambda a: a.update(tensors=inputs(a["mask"], 4, 4)[:3]),
         lambda a: a.update(tensors=inputs(a["mask"], 4, 2, head_dim=8)[:3]),
+        lambda a: a.update(tensors=inputs(a["mask"], 4, 2, head_dim_v=8)[:3]),
         lambda a: a.update(tensors=inputs(a["mask"], 4, 2, dtype=torch.float32)[:3]),
     ],
-    ids=["mask", "scale", "deterministic", "heads_q", "heads_kv", "head_dim", "dtype"],
+    ids=["mask", "scale", "deterministic", "heads_q", "heads_kv", "head_dim", "head_dim_v", "dtype"],
 )
 def test_what_differs_is_planned_anew(change, monkeypatch):
     counting = Counting()
-    toys = Toys(manifest("counting", deterministic=True), counting=counting)
+    toys = Toys(manifest("counting", deterministic=True, unequal_head_dims=True), counting=counting)
     monkeypatch.setattr(plugins, "registry", lambda: toys)
     mask = pattern_mask("causal")
     asked = {"mask": mask, "tensors": inputs(mask, 4, 2)[:3]}
@@ -239,7 +255,7 @@ def test_what_is_wrong_with_the_history_is_said_once(history, caplog):
     ("change", "says"),
     [
         (lambda q, k, v: (q[:-1], k, v), "q has 69 tokens and k 70, but the mask is 70 × 70"),
-        (lambda q, k, v: (q, k, v[1:]), "k and v must be of one shape"),
+        (lambda q, k, v: (q, k, v[1:]), "k and v must have as many tokens and heads"),
         (lambda q, k, v: (q[..., :-1], k, v), "one head_dim"),
         (lambda q, k, v: (q[:, :3], k, v), "3 query heads do not divide among 2 KV heads"),
         (lambda q, k, v: (q, k, v.float()), "but v is torch.float32"),

@@ -47,10 +47,11 @@ def assert_same(compiled, eager, most=1e-12):
 
 
 @pytest.mark.parametrize("kernel", ["naive", "auto"])
-@pytest.mark.parametrize("name", ["causal", "shared_question", "gappy", "per-head"])
+@pytest.mark.parametrize("name", ["causal", "shared_question", "gappy", "per-head", "wide values"])
 def test_a_whole_graph_equals_eager(name, kernel):
-    mask = {"gappy": gappy_mask, "per-head": lambda: per_head_mask(8)}.get(name, lambda: pattern_mask(name))()
-    given = inputs(mask, 8, 2)
+    made = {"gappy": gappy_mask, "per-head": lambda: per_head_mask(8), "wide values": lambda: pattern_mask("causal")}
+    mask = made.get(name, lambda: pattern_mask(name))()
+    given = inputs(mask, 8, 2, head_dim_v=24 if name == "wide values" else None)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     result = forward_and_gradients(compiled, mask, given, kernel=kernel)
     assert_same(result, forward_and_gradients(layer, mask, given, kernel=kernel))

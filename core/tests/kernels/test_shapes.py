@@ -52,7 +52,7 @@ def test_sdpa_takes_a_mask_for_each_sequence_and_fewer_queries_than_keys():
 
 @pytest.mark.parametrize(("queries", "keys"), [(8, 8), (5, 8), (8, 5)])
 def test_sdpa_takes_is_causal_as_torch_means_it(queries, keys):
-    inputs = draw(2, 4, queries, 16), draw(2, 2, keys, 16), draw(2, 2, keys, 16)
+    inputs = draw(2, 4, queries, 16), draw(2, 2, keys, 16), draw(2, 2, keys, 24)
     dense = torch.ones(queries, keys, dtype=torch.bool).tril()
     check(longca.sdpa(*inputs, is_causal=True, enable_gqa=True), by_torch(*inputs, dense), inputs)
     check(longca.sdpa(*inputs), by_torch(*inputs, torch.ones_like(dense)), inputs)
@@ -65,7 +65,7 @@ SHAPES = [(9, 12), (12,), (1, 1, 9, 12), (3, 1, 9, 12), (3, 1, 1, 12), (4, 9, 12
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_sdpa_takes_attn_mask_as_torch_means_it(shape, form):
     compiled = shape == SHAPES[-1]
-    inputs = draw(3, 4, 9, 16), draw(3, 2, 12, 16), draw(3, 2, 12, 16)
+    inputs = draw(3, 4, 9, 16), draw(3, 2, 12, 16), draw(3, 2, 12, 24)
     dense = torch.rand(shape, generator=torch.Generator().manual_seed(len(shape))) < 0.6
     bias = torch.zeros(shape).masked_fill(~dense, -torch.inf)
     torch.compiler.reset()

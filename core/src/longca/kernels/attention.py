@@ -58,7 +58,7 @@ def attention(
     Args:
         q: Queries: [Tq, Hq, D].
         k: Keys: [Tk, Hkv, D].
-        v: Values: [Tk, Hkv, D].
+        v: Values: [Tk, Hkv, Dv]. Another width than that of q and k needs a kernel that takes both.
         mask: The keys that each query sees: Tq × Tk.
         kernel: Name of a kernel, or of a pair such as `fa3+fa4`: the forward of one and the backward of the other.
             `auto` takes the valid kernel or pair with the least predicted time, or else the first valid kernel
@@ -166,7 +166,7 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, mask: Mask, settings: Settings, training: bool
 ) -> tuple[Tensor, Tensor]:
-    """out [Tq, Hq, D] and lse [Hq, Tq], which carries no gradient. See `longca.attention`."""
+    """out [Tq, Hq, Dv] and lse [Hq, Tq], which carries no gradient. See `longca.attention`."""
     ready = planned(mask, q, k, v, settings, training)
     if not training:
         return ready.forward(q, k, v, sinks)
@@ -284,7 +284,7 @@ def _in_parallel(
         if sinks is not None:
             check_numbers(sinks)
         training = _is_training(q, k, v, sinks)
-        problem = problem_of(q, k, mask, settings, training)
+        problem = problem_of(q, k, v, mask, settings, training)
     except LongCAError as error:
         if mesh is not None and hasattr(mesh, "get_coordinate") and mesh.get_coordinate() is not None:
             Ranks.of(mesh).share(error)  # others may be waiting to compare this call

@@ -1,8 +1,9 @@
 """The kernel contract: plan, forward, backward.
 
-Shapes, everywhere: q [Tq, Hq, D], k and v [Tk, Hkv, D], out [Tq, Hq, D], lse [Hq, Tq]. Tensors are packed, and a batch
-is documents. lse is the natural log of the softmax's denominator, in float32 (float64 for float64 inputs). For a query
-that sees nothing, out is 0 and lse is −∞. Adapters correct a library that returns other values there.
+Shapes, everywhere: q [Tq, Hq, D], k [Tk, Hkv, D], v [Tk, Hkv, Dv], out [Tq, Hq, Dv], lse [Hq, Tq]. Dv is D, except for
+an offer that takes another. Tensors are packed, and a batch is documents. lse is the natural log of the softmax's
+denominator, in float32 (float64 for float64 inputs). For a query that sees nothing, out is 0 and lse is −∞. Adapters
+correct a library that returns other values there.
 
 The helpers below stand between a caller's tensors and a kernel. A kernel reads tensors through `readable`, writes to
 `writable` ones, and returns results through `fill`. `on_device_of` makes their device the current one.
@@ -32,6 +33,7 @@ __all__ = [
     "device_of",
     "fill",
     "in_given_dtypes",
+    "new_out",
     "no_gradients",
     "nothing_seen",
     "on_device_of",
@@ -104,13 +106,13 @@ class Kernel(Protocol):
         Args:
             q: [Tq, Hq, D].
             k: [Tk, Hkv, D].
-            v: [Tk, Hkv, D].
+            v: [Tk, Hkv, Dv].
             plan: The plan of a problem of these shapes.
             out: Buffer for the output, or None for a new tensor.
             lse: Buffer for the log-sum-exp, or None for a new tensor.
 
         Returns:
-            out [Tq, Hq, D] in q's dtype, and lse [Hq, Tq].
+            out [Tq, Hq, Dv] in q's dtype, and lse [Hq, Tq].
         """
 
     def backward(
@@ -130,10 +132,10 @@ class Kernel(Protocol):
         """Gradients of q, k and v.
 
         Args:
-            dout: Gradient of the output: [Tq, Hq, D].
+            dout: Gradient of the output: [Tq, Hq, Dv].
             q: [Tq, Hq, D].
             k: [Tk, Hkv, D].
-            v: [Tk, Hkv, D].
+            v: [Tk, Hkv, Dv].
             out: The forward's output. For a composed problem, the output of the larger softmax.
             lse: The log-sum-exp that belongs to `out`.
             plan: The forward's plan, made for the direction `backward`.
@@ -196,10 +198,10 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
     if not alike:
         _explain_unlike(q, k, v)
     (_, heads_q, head_dim), of_k = q.shape, k.shape
-    if of_k != v.shape or head_dim != of_k[2]:
+    if of_k[:2] != v.shape[:2] or head_dim != of_k[2]:
         raise RequestError(
             f"q is {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)}; "
-            "k and v must be of one shape, and all three of one head_dim"
+            "k and v must have as many tokens and heads, and q and k one head_dim"
         )
     if of_k[1] == 0 or heads_q % of_k[1]:
         raise RequestError(f"{heads_q} query heads do not divide among {of_k[1]} KV heads")
@@ -221,6 +223,11 @@ def nothing_seen(q: Tensor) -> Tensor:
     """The lse of queries [Tq, Hq, D] that see nothing: −∞, [Hq, Tq]."""
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     return torch.full((q.shape[1], q.shape[0]), -torch.inf, dtype=wide, device=q.device)
+
+
+def new_out(q: Tensor, v: Tensor) -> Tensor:
+    """Memory for the output of q [Tq, Hq, D] and v [Tk, Hkv, Dv]: [Tq, Hq, Dv], contiguous."""
+    return q.new_empty((*q.shape[:2], v.shape[2]))
 
 
 def no_gradients(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from longca.errors import UnsupportedError
+from longca.kernels.base import new_out
 from longca.kernels.planned import Settings, planned
 from longca.kernels.sinks import check_numbers
 
@@ -35,7 +36,7 @@ def attention(
     training: bool,
     sinks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """out [Tq, Hq, D] and lse [Hq, Tq]. See `longca.attention`."""
+    """out [Tq, Hq, Dv] and lse [Hq, Tq]. See `longca.attention`."""
     if sinks is not None and sinks.is_cpu:
         check_numbers(sinks)
     settings = Settings(kernel, softmax_scale, deterministic, allow_unverified, sinks is not None)
@@ -45,7 +46,7 @@ def attention(
 @attention.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, *_settings: Any) -> tuple[Tensor, Tensor]:
     lse_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-    return q.new_empty(q.shape), q.new_empty((q.shape[1], q.shape[0]), dtype=lse_dtype)
+    return new_out(q, v), q.new_empty((q.shape[1], q.shape[0]), dtype=lse_dtype)
 
 
 @torch.library.custom_op("longca::attention_backward", mutates_args=(), tags=_TAGS)

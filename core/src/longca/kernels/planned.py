@@ -22,6 +22,8 @@ from longca.plan_cache import PlanCache
 
 __all__ = ["PLANS", "Planned", "Settings", "plan_ahead", "planned", "problem_of"]
 
+_QKV = tuple[Tensor, Tensor, Tensor]
+
 
 class Settings(NamedTuple):
     """The settings of a call, with whether it has sinks. `longca.attention` has their meaning."""
@@ -41,7 +43,7 @@ class Planned(NamedTuple):
     key: Tensor
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """out [Tq, Hq, D] and lse [Hq, Tq], contiguous, computed on q's device in q's dtype, with sinks [Hq] if any."""
+        """out [Tq, Hq, Dv] and lse [Hq, Tq], contiguous, on q's device in q's dtype, with sinks [Hq] if any."""
         with as_in_an_operator(q):
             out, lse = self.kernel.forward(q, k, v, self.plan)
             out, lse = out.contiguous(), lse.contiguous()
@@ -81,33 +83,32 @@ atexit.register(_CAPTURED.clear)
 
 def planned(mask: Mask | int, q: Tensor, k: Tensor, v: Tensor, settings: Settings, training: bool) -> Planned:
     """The kernel and the plan for some tensors and a mask or its key. It raises as `longca.attention` does."""
-    about = settings, training, q.shape, k.shape, q.dtype, q.device
-    found = PLANS.get(mask, about, partial(_taken_or_made, about, mask, q, k, settings, training))
+    about = settings, training, q.shape, k.shape, v.shape, q.dtype, q.device
+    found = PLANS.get(mask, about, partial(_taken_or_made, about, mask, (q, k, v), settings, training))
     if q.is_cuda and torch.cuda.is_current_stream_capturing():
         _CAPTURED[id(found)] = found
     return found
 
 
-def plan_ahead(mask: Mask, q: Tensor, k: Tensor, settings: Settings, training: bool) -> Prefetch:
+def plan_ahead(mask: Mask, q: Tensor, k: Tensor, v: Tensor, settings: Settings, training: bool) -> Prefetch:
     """Asks the side thread for the plan that a later call of `planned` takes. The arguments are those of that call."""
-    about = settings, training, q.shape, k.shape, q.dtype, q.device
+    about = settings, training, q.shape, k.shape, v.shape, q.dtype, q.device
 
     def make() -> Planned:
-        return PLANS.find(mask, about) or _make(mask, q, k, settings, training)
+        return PLANS.find(mask, about) or _make(mask, (q, k, v), settings, training)
 
     return ask((mask.key, about), make, q.device)
 
 
-def _taken_or_made(
-    about: Hashable, mask: Mask | int, q: Tensor, k: Tensor, settings: Settings, training: bool
-) -> Planned:
+def _taken_or_made(about: Hashable, mask: Mask | int, qkv: _QKV, settings: Settings, training: bool) -> Planned:
     """The plan that the side thread was asked for, or else a new one."""
     asked = take((getattr(mask, "key", mask), about))
-    made: Planned = _make(mask, q, k, settings, training) if asked is None else asked.taken()
+    made: Planned = _make(mask, qkv, settings, training) if asked is None else asked.taken()
     return made
 
 
-def _make(mask: Mask | int, q: Tensor, k: Tensor, settings: Settings, training: bool) -> Planned:
+def _make(mask: Mask | int, qkv: _QKV, settings: Settings, training: bool) -> Planned:
+    q, k, _ = qkv
     whole = mask if isinstance(mask, Mask) else Mask.by_key(mask)
     if (q.shape[0], k.shape[0]) != (whole.seqlen_q, whole.seqlen_k):
         raise RequestError(
@@ -116,7 +117,7 @@ def _make(mask: Mask | int, q: Tensor, k: Tensor, settings: Settings, training: 
         )
     # A plan that is made in inference mode must serve other calls too.
     with on_device_of(q), in_given_dtypes(q), torch.inference_mode(False):
-        kernel, plan = _plan(settings.kernel, problem_of(q, k, whole, settings, training))
+        kernel, plan = _plan(settings.kernel, problem_of(*qkv, whole, settings, training))
         return Planned(kernel, plan, torch.from_numpy(whole.key_array))
 
 
@@ -150,13 +151,14 @@ def _chosen(registry: plugins.Registry, problem: Problem) -> Choice:
     return choose_checked(registry, problem, choose)
 
 
-def problem_of(q: Tensor, k: Tensor, mask: Mask, settings: Settings, training: bool) -> Problem:
+def problem_of(q: Tensor, k: Tensor, v: Tensor, mask: Mask, settings: Settings, training: bool) -> Problem:
     """The problem that tensors, a mask and settings pose."""
     return Problem(
         mask=mask,
         heads_q=q.shape[1],
         heads_kv=k.shape[1],
         head_dim=q.shape[2],
+        head_dim_v=v.shape[2],
         dtype=str(q.dtype).removeprefix("torch."),  # type: ignore[arg-type]  # Problem checks it
         device=device_of(q),
         direction=Direction.BACKWARD if training else Direction.FORWARD,

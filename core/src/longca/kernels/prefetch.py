@@ -28,6 +28,7 @@ def prefetch(
     *,
     heads: tuple[int, int],
     head_dim: int = 128,
+    head_dim_v: int | None = None,
     dtype: torch.dtype | str = torch.bfloat16,
     device: torch.device | str | None = None,
     training: bool = True,
@@ -57,7 +58,8 @@ def prefetch(
     Args:
         mask: The mask. Or several masks of the same tokens: [(mask, weight), ...].
         heads: Query heads and KV heads.
-        head_dim: Head dimension.
+        head_dim: Head dimension of q and k.
+        head_dim_v: Head dimension of v. None for that of q and k.
         dtype: Data type of q, k and v.
         device: Their device. None for the current device of the mesh.
         training: Whether a gradient will be asked for.
@@ -89,26 +91,26 @@ def prefetch(
         device = mesh.device_type if device is None else device
     else:
         check_without_strategy(mesh, placement, transport)
-    q, k = _stand_ins(first, heads, head_dim, dtype, device)
+    q, k, v = _stand_ins(first, heads, (head_dim, head_dim_v), dtype, device)
     settings = Settings(kernel, softmax_scale, deterministic, allow_unverified, sinks)
     if mesh is None or strategy is None:
         if weighed:
             raise RequestError("several masks share a placement under a strategy; give strategy= and mesh=")
-        return plan_ahead(first, q, k, settings, training)
+        return plan_ahead(first, q, k, v, settings, training)
     from longca.parallel.attention import ParallelCall, prefetch_parallel, prefetch_placement
 
-    call = ParallelCall(problem_of(q, k, first, settings, training), strategy, mesh, kernel, placement, transport)
+    call = ParallelCall(problem_of(q, k, v, first, settings, training), strategy, mesh, kernel, placement, transport)
     return prefetch_placement(q, weighed, call) if weighed else prefetch_parallel(q, call)
 
 
 def _stand_ins(
     mask: Mask,
     heads: tuple[int, int],
-    head_dim: int,
+    head_dims: tuple[int, int | None],
     dtype: torch.dtype | str,
     device: torch.device | str | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tensors of the shapes of q and k, with memory for one number."""
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Tensors of the shapes of q, k and v, with memory for one number."""
     if device is None:
         raise RequestError("prefetch was given neither a device nor a mesh; give device= the device of the tensors")
     if not isinstance(heads, (tuple, list)) or len(heads) != 2:
@@ -116,6 +118,8 @@ def _stand_ins(
     if not isinstance(device, (str, torch.device)):
         raise RequestError(f"device is {device!r}; give the torch device of the tensors, such as q.device or 'cuda'")
     one = torch.empty(1, dtype=torch_dtype(dtype) if isinstance(dtype, str) else dtype, device=device)
-    q, k = (one.expand(n, h, head_dim) for n, h in zip((mask.seqlen_q, mask.seqlen_k), heads, strict=True))
-    check_inputs(q, k, k)
-    return q, k
+    of_q, of_k = (mask.seqlen_q, heads[0]), (mask.seqlen_k, heads[1])
+    dim, dim_v = head_dims[0], head_dims[0] if head_dims[1] is None else head_dims[1]
+    q, k, v = (one.expand(*size, width) for size, width in ((of_q, dim), (of_k, dim), (of_k, dim_v)))
+    check_inputs(q, k, v)
+    return q, k, v

@@ -63,7 +63,7 @@ def sdpa(
     Args:
         query: Queries: [B, Hq, Sq, D].
         key: Keys: [B, Hkv, Sk, D].
-        value: Values: [B, Hkv, Sk, D].
+        value: Values: [B, Hkv, Sk, Dv].
         attn_mask: The keys that each query sees: a mask of LongCA, Sq × Sk, for all sequences, or one for each. Or a
             tensor that broadcasts to [B, Hq, Sq, Sk]: booleans, True where a query sees a key, or floats, 0 there and
             −∞ elsewhere. Calls with one tensor make its mask once, and compare its numbers with those that were read.
@@ -76,7 +76,7 @@ def sdpa(
         **options: `kernel`, `deterministic`, `allow_unverified` and `sinks` of `longca.attention`.
 
     Returns:
-        out [B, Hq, Sq, D] in the query's dtype. With return_lse also lse [B, Hq, Sq], which carries no gradient.
+        out [B, Hq, Sq, Dv] in the query's dtype. With return_lse also lse [B, Hq, Sq], which carries no gradient.
 
     Raises:
         RequestError: Shapes that do not fit one another or the masks, two masks, a bias, dropout, or options of a
@@ -109,7 +109,7 @@ def sdpa(
     )
     out, lse = attend_on_device(q, k, v, _mask_or_key(given, is_causal, sizes), softmax_scale=scale, **options)
     if is_split:
-        out, lse = out.view(query.shape), lse.view(batch, heads, tokens)
+        out, lse = out.view(*query.shape[:3], -1), lse.view(batch, heads, tokens)
     else:
         out, lse = out.unflatten(0, (batch, tokens)).transpose(1, 2), lse.unflatten(1, (batch, tokens)).transpose(0, 1)
     return (out, lse) if return_lse else out
@@ -139,7 +139,7 @@ def varlen(
     Args:
         q: Queries: [Tq, Hq, D].
         k: Keys: [Tk, Hkv, D].
-        v: Values: [Tk, Hkv, D].
+        v: Values: [Tk, Hkv, Dv].
         cu_seqlens_q: Bounds of the documents' queries, from 0: integers [documents + 1]. Tokens after the last document
             see nothing.
         cu_seqlens_k: Bounds of the documents' keys. None for those of the queries.

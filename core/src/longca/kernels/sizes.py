@@ -17,8 +17,10 @@ class Tensors:
 
     Attributes:
         element: Bytes of an element of q.
-        q: Bytes of q, and of out, dout and dq.
-        k: Bytes of k, and of v, dk and dv.
+        q: Bytes of q and dq.
+        k: Bytes of k and dk.
+        v: Bytes of v and dv.
+        out: Bytes of out and dout.
         lse: Bytes of the log-sum-exp.
     """
 
@@ -27,31 +29,29 @@ class Tensors:
     element: int
     q: int
     k: int
+    v: int
+    out: int
     lse: int
 
     @classmethod
     def of(cls, problem: Problem) -> Tensors:
         """The tensors of a problem."""
         mask, element = problem.concrete_mask, DTYPE_BYTES[problem.dtype]
-        row = problem.head_dim * element
+        row, row_v = (dim * element for dim in problem.dims)
         return cls(
             mask.seqlen_q,
             mask.seqlen_k,
             element,
             mask.seqlen_q * problem.heads_q * row,
             mask.seqlen_k * problem.num_heads_kv * row,
+            mask.seqlen_k * problem.num_heads_kv * row_v,
+            mask.seqlen_q * problem.heads_q * row_v,
             mask.seqlen_q * problem.heads_q * max(4, element),
         )
 
-    @property
-    def wide_q(self) -> int:
-        """Bytes of q in float32, or in float64 where q is."""
-        return self.q * max(1, 4 // self.element)
-
-    @property
-    def wide_k(self) -> int:
-        """Bytes of k in float32, or in float64 where k is."""
-        return self.k * max(1, 4 // self.element)
+    def wide(self, nbytes: int) -> int:
+        """Bytes of tensors of so many bytes in float32, or in float64 where q is."""
+        return nbytes * max(1, 4 // self.element)
 
 
 def block_sparse(problem: Problem) -> BlockSparseMask:

@@ -118,9 +118,10 @@ def _errors(kernel: Kernel, offer: Offer, problem: Problem) -> dict[str, float]:
     device, dtype, mask = torch_device(problem.device), torch_dtype(problem.dtype), problem.concrete_mask
     dice = torch.Generator(device).manual_seed(0)
     of_q, of_k = (mask.seqlen_q, problem.heads_q), (mask.seqlen_k, problem.num_heads_kv)
+    dim_q, dim_v = problem.dims
     q, k, v, dout = (
-        torch.randn((*size, problem.head_dim), generator=dice, device=device).to(dtype)
-        for size in (of_q, of_k, of_k, of_q)
+        torch.randn((*size, dim), generator=dice, device=device).to(dtype)
+        for size, dim in ((of_q, dim_q), (of_k, dim_q), (of_k, dim_v), (of_q, dim_v))
     )
     plan = kernel.plan(problem)
     with torch.no_grad(), as_in_an_operator(q), in_given_dtypes(q):

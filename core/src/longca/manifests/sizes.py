@@ -27,7 +27,7 @@ class Size(StrEnum):
     """Intervals of queries of a key, which count in a backward alone."""
 
     ELEMENTS = "elements of a tensor"
-    """Elements of q or of k."""
+    """Elements of q, k, v or out."""
     BLOCKS = "blocks over all query heads"
     """Pairs of a block of queries and a block of keys, kept or not, over all query heads."""
     TILES = "tiles over all heads with a mask"
@@ -47,7 +47,7 @@ class Size(StrEnum):
         rows, columns = len(mask.q_bounds) - 1, len(mask.k_bounds) - 1
         match self:
             case Size.ELEMENTS:
-                return problem.head_dim * max(heads_q * mask.seqlen_q, heads_kv * mask.seqlen_k)
+                return max(problem.dims) * max(heads_q * mask.seqlen_q, heads_kv * mask.seqlen_k)
             case Size.BLOCKS:
                 return heads_q * rows * columns
             case Size.TILES:

@@ -18,8 +18,8 @@ def workspace(problem: Problem, form: Form) -> int:
     """Bytes of a few tiles of scores and blocks of queries. A backward adds the sums of dk and dv."""
     tensors = Tensors.of(problem)
     wide = max(4, tensors.element)
-    tiles = wide * problem.heads_q * _BLOCK * (3 * _BLOCK + 4 * problem.head_dim)
-    return tiles + (2 * tensors.wide_k if problem.direction == "backward" else 0)
+    tiles = wide * problem.heads_q * _BLOCK * (3 * _BLOCK + 2 * sum(problem.dims))
+    return tiles + (tensors.wide(tensors.k + tensors.v) if problem.direction == "backward" else 0)
 
 
 def plan_bytes(problem: Problem, form: Form) -> int:
