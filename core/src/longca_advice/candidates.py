@@ -122,11 +122,14 @@ class Candidate:
         Raises:
             UnsupportedError: A kernel does not take a step that was not checked before.
         """
-        request, memory, each = self.request, self.memory, self.each
+        request, memory, each, problem = self.request, self.memory, self.each, self.request.problem
         unverified = request.unverified(self.kernel, self.layout)
         lacks, install = request.lacks({name: Verdict(name) for name in self.kernels})
         backward = each[1] if request.training else None
         seconds = Seconds(each[0], backward, self.seconds, *self.interval, self.intervals, self.ranked)
+        factors = {"softmax_scale": problem.softmax_scale, "softcap": problem.softcap}
+        settings = [f", {name}={value:.6g}" for name, value in factors.items() if value is not None]
+        settings += [", sinks=sinks"] * problem.sinks + [", allow_unverified=True"] * unverified
         return Choice(
             forward=self.kernels[0],
             backward=self.kernels[1] if request.training else None,
@@ -134,7 +137,7 @@ class Candidate:
             bytes_per_rank=memory.total,
             fits=request.fits(memory.total),
             proof=self.proof,
-            call=self.call + ", sinks=sinks" * request.problem.sinks + ", allow_unverified=True" * unverified + ")",
+            call="".join([self.call, *settings, ")"]),
             tflops=1e-12 * request.flops / self.seconds,
             install=install,
             lacks=lacks,

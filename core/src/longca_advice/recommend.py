@@ -35,6 +35,7 @@ def recommend(
     *,
     heads: tuple[int, int],
     head_dim: int = 128,
+    head_dim_v: int | None = None,
     dtype: DType = "bfloat16",
     device: Device | str | None = None,
     ranks: int = 1,
@@ -48,6 +49,8 @@ def recommend(
     plugins: Registry | None = None,
     unseen: bool = False,
     allow_unverified: bool = False,
+    softmax_scale: float | None = None,
+    softcap: float | None = None,
     sinks: bool = False,
 ) -> Recommendation:
     """Ranks the valid ways to compute attention by their predicted time. It runs no kernel.
@@ -55,7 +58,8 @@ def recommend(
     Args:
         mask: The mask of all tokens.
         heads: Query heads and KV heads.
-        head_dim: Head dimension.
+        head_dim: Head dimension of q and k.
+        head_dim_v: Head dimension of v. None for that of q and k.
         dtype: Data type of q, k and v.
         device: A device, or the name of one: `h200`, `cuda:9.0`, `cpu`. None is this machine's GPU, or without one the
             GPU with the most measurements.
@@ -74,6 +78,8 @@ def recommend(
         unseen: Whether to leave the problem's own measurements out of the evidence.
         allow_unverified: Whether to choose among offers too that are only expected to run on the device, because nobody
             verified them there. Such choices are marked.
+        softmax_scale: Factor on the scores. None for 1/√head_dim.
+        softcap: Bound of the scores (`longca.Problem`). None for no bound.
         sinks: Whether query heads have sinks. The predicted times are those without sinks, and a note says so.
 
     Returns:
@@ -102,10 +108,13 @@ def recommend(
         heads_q=heads[0],
         heads_kv=heads[1],
         head_dim=head_dim,
+        head_dim_v=head_dim_v,
         dtype=dtype,
         device=where,
         direction=Direction.FORWARD,
         allow_unverified=allow_unverified,
+        softmax_scale=softmax_scale,
+        softcap=softcap,
         sinks=sinks,
     )
     absent = absent_strategies(provided)
@@ -225,7 +234,7 @@ def _about_evidence(request: Request, found: Ranking) -> Iterable[str]:
     if name not in request.costs.devices:
         others = ", ".join(request.costs.devices) or "no device"
         what, advice = f"no evidence on {name}", f"There is evidence on {others}. "
-    sizes = f"--heads {problem.heads_q}:{problem.num_heads_kv} --head-dim {problem.head_dim} --dtype {problem.dtype}"
+    sizes = f"--heads {problem.heads_q}:{problem.num_heads_kv} --head-dim {problem.dims_text} --dtype {problem.dtype}"
     run = f"longca run {shlex.quote(mask.pattern or 'MASK')} --seqlen {mask.seqlen_q} {sizes}"
     yield (
         f"there is {what}; the valid choices are listed in the plugins' order and not ranked. {advice}Measure on the "

@@ -141,6 +141,15 @@ def test_what_is_measured_on_this_machine_is_evidence(path):
     assert "a run" in {one.run.run for one in sources().rows}
 
 
+def test_the_scale_the_soft_cap_and_the_dims_of_a_question_are_those_of_its_answer():
+    found = ask(softmax_scale=0.25)
+    assert all(", softmax_scale=0.25)" in choice.call for choice in found.choices)
+    asked = {"head_dim": 192, "head_dim_v": 128, "softcap": 30.0}
+    problem = ask(**asked).problem
+    assert asked.items() <= problem.items()
+    assert "heads of 192:128, bfloat16, soft cap 30" in problem["text"]
+
+
 def test_sinks_leave_the_kernels_that_compose():
     plain, found = ask(SPARSE, training=False), ask(SPARSE, training=False, sinks=True)
     assert "flashinfer_fa2" in {choice.kernel for choice in plain.choices}  # its log-sum-exp is rough

@@ -75,8 +75,8 @@ def test_the_problem_is_said_back(answer):
     assert problem.pop("density") == pytest.approx((1000 * 1001 + 3000 * 3001) / 2 / 4000**2)
     assert problem == {
         "mask": "causal_document", "seqlen": 4000, "factors": {"documents": [1000, 3000]}, "heads_q": 64,
-        "heads_kv": 8, "head_dim": 64, "dtype": "float16", "sinks": False, "direction": "forward", "per_node": 1,
-        "network": None, "memory": 80 * 10**9,
+        "heads_kv": 8, "head_dim": 64, "head_dim_v": 64, "dtype": "float16", "softmax_scale": 1 / 8, "softcap": None,
+        "sinks": False, "direction": "forward", "per_node": 1, "network": None, "memory": 80 * 10**9,
     }  # fmt: skip
 
 
