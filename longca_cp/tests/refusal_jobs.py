@@ -89,6 +89,7 @@ def disagreement(size, what):
             "placement": {"placement": "contiguous"},
             "kernel": {"kernel": "sdpa"},
             "softmax_scale": {"softmax_scale": 0.5},
+            "softcap": {"softcap": 2.0},
             "deterministic": {"deterministic": True},
         }.get(what, {})
         changed = {

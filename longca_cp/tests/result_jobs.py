@@ -81,16 +81,17 @@ def reused(size):
     return len(planned), same
 
 
-def other_settings(size):
-    """The largest error of calls with one mask that differ in the scale of scores, one after another."""
-    mask, mesh, given = masks.build("causal", 40), mesh_of((("ring", size),)), inputs(40, (4, 2), "float64")
-    about = {"strategy": "ring_p2p", "mesh": mesh, "kernel": "naive", "placement": "zigzag"}
+def other_settings(strategy, sizes):
+    """The largest error of calls with one mask that differ in the scale or the cap of scores, one after another."""
+    mask, mesh, given = masks.build("causal", 40), mesh_of(sizes), inputs(40, (4, 2), "float64")
+    about = {"strategy": strategy, "mesh": mesh, "kernel": "naive", "placement": "auto"}
     layout = longca.layout(mask, heads=(4, 2), head_dim=8, dtype="float64", **about)
     rank, worst = mesh.get_rank(), 0.0
     mine = [layout.shard(x, rank) for x in given]
-    for scale in (None, 0.5, 0.1, None):
-        results = attend(mask, mine, softmax_scale=scale, **about)
-        worst = max(worst, *errors(results, attend(mask, given, softmax_scale=scale), layout, rank))
+    for scale, cap in ((None, None), (0.5, None), (None, 1.0), (0.5, 2.0), (None, None)):
+        settings = {"softmax_scale": scale, "softcap": cap}
+        results = attend(mask, mine, **settings, **about)
+        worst = max(worst, *errors(results, attend(mask, given, **settings), layout, rank))
     return worst
 
 

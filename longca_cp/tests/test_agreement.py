@@ -12,6 +12,7 @@ DIFFERENCES = {
     "placement": "placement: {others} zigzag, {last} contiguous.",
     "kernel": "kernel: {others} naive, {last} sdpa.",
     "softmax_scale": "softmax_scale: {others} None, {last} 0.5.",
+    "softcap": "softcap: {others} None, {last} 2.0.",
     "deterministic": "deterministic: {others} False, {last} True.",
 }
 #: What the last rank alone does wrong, and the error that it raises.

@@ -6,7 +6,7 @@ import torch
 import longca
 from longca import masks
 
-from .test_strategies import EXACT, MESHES, sizes
+from .test_strategies import EXACT, MESHES, meshes, sizes
 
 CPU = longca.Device("cpu")
 
@@ -66,9 +66,9 @@ def test_a_plan_is_made_once(world):
     assert world.run("reused", 2) == [(1, True)] * 2
 
 
-@sizes(2)
-def test_calls_with_other_settings_have_plans_of_their_own(world):
-    assert all(error <= EXACT for error in world.run("other_settings", 2))
+@meshes(2)
+def test_calls_with_other_settings_have_plans_of_their_own(world, strategy, mesh):
+    assert all(error <= EXACT for error in world.run("other_settings", strategy, tuple(mesh.items())))
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])

@@ -106,6 +106,7 @@ def arrange(
             problem,
             direction=Direction.BACKWARD,
             softmax_scale=None,
+            softcap=None,
             deterministic=False,
             sinks=False,
             composed=False,

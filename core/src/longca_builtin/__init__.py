@@ -24,6 +24,7 @@ def _naive_offers() -> tuple[Offer, ...]:
         "deterministic": True,
         "unequal_head_dims": True,
         "unequal_lengths": True,
+        "softcap": True,
         "metadata": "O(1)",
         "fills_buffers": False,
     }

@@ -161,19 +161,20 @@ def attention_forward(
     dtype: torch.dtype,
     see: Callable[[QueryBlock, Tensor], None] | None = None,
     *,
+    softcap: float | None = None,
     ample: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """out [Tq, Hq, Dv] in `dtype`, and lse [Hq, Tq] in float32 (float64 for float64), with intermediates in `dtype`.
 
-    `see` gets each block and its weights [Hkv, G, queries, keys]. Blocks of an `ample` call take most of the memory
-    that the results leave. Larger blocks are faster.
+    `softcap` is that of `Problem`. `see` gets each block and its weights [Hkv, G, queries, keys]. Blocks of an `ample`
+    call take most of the memory that the results leave. Larger blocks are faster.
     """
     wide = _widened(dtype)
     k, v = k.to(dtype), v.to(dtype)
     out = torch.zeros((*q.shape[:2], v.shape[2]), dtype=dtype, device=q.device)
     lse = torch.full((q.shape[1], q.shape[0]), -torch.inf, dtype=wide, device=q.device)
     for block in query_blocks(mask, q.shape[1], q.device, ample_scores(q.device) if ample else None):
-        scores = _masked_scores(q[block.queries].to(dtype), k[block.keys], block.visible, scale).to(wide)
+        scores = _masked_scores(q[block.queries].to(dtype), k[block.keys], block.visible, scale, softcap).to(wide)
         lse[:, block.queries] = scores.logsumexp(-1).flatten(0, 1)
         weights = _softmax_weights(scores, lse[:, block.queries])
         if see is not None:
@@ -194,12 +195,13 @@ def attention_backward(
     dtype: torch.dtype,
     see: Callable[[QueryBlock, Tensor, Tensor], None] | None = None,
     *,
+    softcap: float | None = None,
     ample: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dq [Tq, Hq, D], dk [Tk, Hkv, D] and dv [Tk, Hkv, Dv], in `dtype`. out and lse may belong to a larger softmax.
 
-    `see` gets each block, its weights and its products of dout and v: [Hkv, G, queries, keys] each. `ample` is that of
-    the forward.
+    `see` gets each block, its weights and its products of dout and v: [Hkv, G, queries, keys] each. `softcap` and
+    `ample` are those of the forward.
     """
     wide = _widened(dtype)
     k, v = k.to(dtype), v.to(dtype)
@@ -215,12 +217,16 @@ def attention_backward(
         q_rows, do_rows = q[queries].to(dtype), dout[queries].to(dtype)
         q_block, do_block = _group_heads(q_rows, group), _group_heads(do_rows, group)  # [Hkv, G, queries, D]
         delta = (do_rows.to(wide) * out[queries].to(wide)).sum(-1).T  # [Hq, queries]
-        scores = _masked_scores(q_rows, k[keys], block.visible, scale).to(wide)
+        scores = _masked_scores(q_rows, k[keys], block.visible, scale, softcap).to(wide)
+        # The slope of a cap. A hidden score is −∞, and has no weight.
+        bend = None if softcap is None else (1 - (scores / softcap).square_()).clamp_min_(0.0)
         weights = _softmax_weights(scores, lse[:, queries].to(wide))
         slope = _product(do_block, v_block.transpose(-1, -2)).to(wide)
         if see is not None:
             see(block, weights, slope)
         slope -= delta.unflatten(0, (group, -1))[..., None]
+        if bend is not None:
+            slope *= bend
         dscores = slope.mul_(weights).mul_(scale).to(dtype)
         dq[queries] = _ungroup_heads(_product(dscores, k_block))
         total = _each_head if apart else _sum_over_group
@@ -267,10 +273,12 @@ def _each_head(weights: Tensor, x: Tensor) -> Tensor:
     return _product(weights.transpose(-1, -2), x).flatten(0, 1).permute(1, 0, 2)
 
 
-def _masked_scores(q: Tensor, k: Tensor, visible: Tensor, scale: float) -> Tensor:
-    """Scaled scores [Hkv, G, queries, keys], −∞ for hidden keys."""
+def _masked_scores(q: Tensor, k: Tensor, visible: Tensor, scale: float, softcap: float | None) -> Tensor:
+    """Scaled and capped scores [Hkv, G, queries, keys], −∞ for hidden keys."""
     heads_kv = k.shape[1]
     scores = _product(_group_heads(q, heads_kv), k.permute(1, 2, 0)[:, None]).mul_(scale)
+    if softcap is not None:
+        scores.div_(softcap).tanh_().mul_(softcap)
     # One mask for all heads, one for each KV head, or one for each query head.
     shown = visible[None] if visible.shape[0] == 1 else visible.unflatten(0, (heads_kv, -1))
     return scores.masked_fill_(~shown, -torch.inf)

@@ -29,7 +29,8 @@ class Naive:
     ) -> tuple[Tensor, Tensor]:
         """Attention of q to k and v. See `Kernel.forward`."""
         problem = plan.problem
-        result, sums = attention_forward(q, k, v, problem.concrete_mask, problem.scale, _dtype(q))
+        mask, scale = problem.concrete_mask, problem.scale
+        result, sums = attention_forward(q, k, v, mask, scale, _dtype(q), softcap=problem.softcap)
         return fill(out, result.to(q.dtype)), fill(lse, sums)
 
     def backward(
@@ -48,7 +49,8 @@ class Naive:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of q, k and v. See `Kernel.backward`."""
         problem = plan.problem
-        grads = attention_backward(dout, q, k, v, out, lse, problem.concrete_mask, problem.scale, _dtype(q))
+        mask, scale = problem.concrete_mask, problem.scale
+        grads = attention_backward(dout, q, k, v, out, lse, mask, scale, _dtype(q), softcap=problem.softcap)
         first, second, third = (
             fill(buffer, grad.to(q.dtype)) for buffer, grad in zip((dq, dk, dv), grads, strict=True)
         )

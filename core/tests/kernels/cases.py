@@ -118,13 +118,13 @@ def run(kernel, mask, given, **more):
     return Result(out, lse, *kernel.backward(given.dout, given.q, given.k, given.v, out, lse, plan))
 
 
-def run_in_parts(kernel, mask, given, cuts):
+def run_in_parts(kernel, mask, given, cuts, **more):
     """Both directions with the keys split at `cuts`: each part forward, merged by lse, each part backward."""
     bounds = [0, *cuts, mask.seqlen_k]
     parts = []
     for start, stop in itertools.pairwise(bounds):
         part = given._replace(k=given.k[start:stop], v=given.v[start:stop])
-        plan = kernel.plan(problem(mask.cut([(0, mask.seqlen_q)], [(start, stop)]), part))
+        plan = kernel.plan(problem(mask.cut([(0, mask.seqlen_q)], [(start, stop)]), part, **more))
         parts.append((part, plan, *kernel.forward(part.q, part.k, part.v, plan)))
     lse = torch.stack([part_lse for *_, part_lse in parts]).logsumexp(0)
     finite = lse.masked_fill(lse == -torch.inf, 0.0)

@@ -23,11 +23,13 @@ def visible_by_head(mask, heads_q):
     return torch.from_numpy(np.stack([matrices[h * len(matrices) // heads_q] for h in range(heads_q)]))
 
 
-def softmax_attention(q, k, v, visible, scale):
+def softmax_attention(q, k, v, visible, scale, softcap=None):
     """(out, lse), differentiable in q, k and v. A query that sees nothing gives out 0 and lse −inf."""
     group = q.shape[1] // k.shape[1]
     head = torch.arange(q.shape[1], device=q.device) // group
     scores = torch.einsum("ihd,jhd->hij", q, k[:, head]) * scale
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
     seen = visible.any(-1)  # [Hq, Tq]
     scores = scores.masked_fill(~visible & seen[..., None], -torch.inf)  # rows that see nothing stay finite
     lse = torch.logsumexp(scores, -1)
@@ -35,11 +37,11 @@ def softmax_attention(q, k, v, visible, scale):
     return torch.einsum("hij,jhd->ihd", weights, v[:, head]), lse.masked_fill(~seen, -torch.inf)
 
 
-def reference(q, k, v, dout, mask, scale=None):
+def reference(q, k, v, dout, mask, scale=None, softcap=None):
     """The true result for some inputs, of any dtype, in float64."""
     visible = visible_by_head(mask, q.shape[1]).to(q.device)
     wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
-    out, lse = softmax_attention(*wide, visible, q.shape[2] ** -0.5 if scale is None else scale)
+    out, lse = softmax_attention(*wide, visible, q.shape[2] ** -0.5 if scale is None else scale, softcap)
     grads = torch.autograd.grad(out, wide, dout.double())
     return Result(out.detach(), lse.detach(), *grads)
 

@@ -336,7 +336,7 @@ def test_the_key_of_a_mask_that_is_gone():
     del mask
     gc.collect()
     with pytest.raises(MaskError, match=f"key {key} no longer exists; keep a reference to it"):
-        torch.ops.longca.attention(*given, key, "naive", None, False, False, False)
+        torch.ops.longca.attention(*given, key, "naive", None, None, False, False, False)
 
 
 def test_a_mask_from_another_process_is_not_mistaken_for_one_of_here():

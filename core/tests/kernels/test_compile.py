@@ -107,7 +107,7 @@ def test_a_global_mask_compiles_once(monkeypatch):
 def test_pytorchs_checks_of_the_forward(training):
     mask = pattern_mask("causal_document")
     qkv = [x.requires_grad_(training) for x in inputs(mask, 4, 2, head_dim=4)[:3]]
-    arguments = (*qkv, torch.from_numpy(mask.key_array), "naive", 0.5, False, False, training)
+    arguments = (*qkv, torch.from_numpy(mask.key_array), "naive", 0.5, 2.0, False, False, training)
     torch.library.opcheck(operators.attention, arguments)
 
 
@@ -116,7 +116,9 @@ def test_pytorchs_checks_of_the_backward():
     q, k, v, dout = inputs(mask, 4, 2, head_dim=4)
     out, lse = longca.attention(q, k, v, mask, kernel="naive", return_lse=True)
     key = torch.from_numpy(mask.key_array)
-    torch.library.opcheck(operators.attention_backward, (dout, q, k, v, out, lse, key, "naive", None, False, False))
+    torch.library.opcheck(
+        operators.attention_backward, (dout, q, k, v, out, lse, key, "naive", None, None, False, False)
+    )
 
 
 @pytest.mark.gpu

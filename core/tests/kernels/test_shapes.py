@@ -168,7 +168,7 @@ NONE = torch.zeros(8, 8)
         (lambda: longca.sdpa(X4, X4, X4, NONE, is_causal=True), RequestError, "two of attn_mask, mask and is_causal"),
         (lambda: longca.sdpa(X4, X4, X4, dropout_p=0.1), RequestError, "dropout_p is 0.1"),
         (lambda: longca.varlen(X3, X3, X3, [0, 8], dropout_p=0.1), RequestError, "dropout_p asks for dropout"),
-        (lambda: longca.varlen(X3, X3, X3, [0, 8], softcap=30.0), RequestError, "softcap asks for"),
+        (lambda: longca.varlen(X3, X3, X3, [0, 8], alibi_slopes=X3), RequestError, "alibi_slopes asks for biases"),
         (lambda: longca.varlen(X3, X3, X3, [0, 8], window_size=3), RequestError, r"give integers \(left, right\)"),
         (lambda: longca.varlen(X3, X3, X3, [0, 8], seqused_k=[8]), RequestError, "does not know seqused_k="),
         (lambda: longca.varlen(X3, X3, X3, [0, 8], block_table=X3), RequestError, "pages of a KV cache"),

@@ -20,6 +20,7 @@ from longca.kernels.base import check_inputs, check_mask, in_given_dtypes, on_de
 from longca.kernels.planned import Planned, Settings, planned, problem_of
 from longca.kernels.sinks import check_numbers, check_sinks
 from longca.manifests import Layout, Transport
+from longca.manifests.problem import check_softcap
 from longca.masks import Mask
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def attention(
     *,
     kernel: str = "auto",
     softmax_scale: float | None = None,
+    softcap: float | None = None,
     deterministic: bool = False,
     allow_unverified: bool = False,
     return_lse: bool = False,
@@ -64,6 +66,8 @@ def attention(
             `auto` takes the valid kernel or pair with the least predicted time, or else the first valid kernel
             (`longca_advice.auto_kernel` has the order). It logs the choice and its reason.
         softmax_scale: Factor on the scores. None for 1/√D.
+        softcap: Bound c of the scaled scores s, which become c·tanh(s/c) before the mask, as in Gemma 2. None for no
+            bound.
         deterministic: Take only an offer whose results are bit-identical from run to run.
         allow_unverified: Take an offer too that nobody verified on this device, if no verified offer of the kernel
             covers the problem. It is tried on a small call before its first use in the process. `longca verify
@@ -93,12 +97,12 @@ def attention(
         VerificationError: Only an unverified offer covers the problem, and it is wrong on the device.
     """
     if strategy is not None:
-        settings = Settings(kernel, softmax_scale, deterministic, allow_unverified, sinks is not None)
+        settings = Settings(kernel, softmax_scale, softcap, deterministic, allow_unverified, sinks is not None)
         result = _in_parallel(q, k, v, sinks, mask, strategy, mesh, placement, transport, settings)
         return result if return_lse else result[0]
     check_mask(mask)
     check_without_strategy(mesh, placement, transport)
-    out, lse = attend_on_device(q, k, v, mask, kernel, softmax_scale, deterministic, allow_unverified, sinks)
+    out, lse = attend_on_device(q, k, v, mask, kernel, softmax_scale, softcap, deterministic, allow_unverified, sinks)
     return (out, lse) if return_lse else out
 
 
@@ -109,6 +113,7 @@ def attend_on_device(
     mask: Mask | Tensor,
     kernel: str = "auto",
     softmax_scale: float | None = None,
+    softcap: float | None = None,
     deterministic: bool = False,
     allow_unverified: bool = False,
     sinks: Tensor | None = None,
@@ -119,17 +124,17 @@ def attend_on_device(
     given = (q, k, v) if sinks is None else (q, k, v, sinks)
     if forward_ad._current_level >= 0:
         _check_no_tangent(*given)
-    check_settings(kernel, softmax_scale, deterministic, allow_unverified)
+    check_settings(kernel, softmax_scale, softcap, deterministic, allow_unverified)
     training = _is_training(q, k, v, sinks)
     if isinstance(mask, Mask) and _is_direct(*given):
         if sinks is not None:
             check_numbers(sinks)
-        settings = Settings(kernel, softmax_scale, deterministic, allow_unverified, sinks is not None)
+        settings = Settings(kernel, softmax_scale, softcap, deterministic, allow_unverified, sinks is not None)
         return _attend(q, k, v, sinks, mask, settings, training)
     key = torch.from_numpy(mask.key_array) if isinstance(mask, Mask) else mask
     transformed = not torch.compiler.is_compiling() and _C._are_functorch_transforms_active()
     operator: Any = operators.TransformedAttention.apply if transformed else torch.ops.longca.attention
-    out, lse = operator(q, k, v, key, kernel, softmax_scale, deterministic, allow_unverified, training, sinks)
+    out, lse = operator(q, k, v, key, kernel, softmax_scale, softcap, deterministic, allow_unverified, training, sinks)
     return out, lse.detach()
 
 
@@ -182,7 +187,7 @@ class LongCAAttention(torch.autograd.Function):
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, ready: Planned, settings: Settings
     ) -> tuple[Tensor, Tensor]:
         out, lse = ready.forward(q, k, v, sinks)
-        ctx.ready, ctx.settings = ready, settings[:4]
+        ctx.ready, ctx.settings = ready, settings[:5]
         ctx.save_for_backward(q, k, v, out, lse, ready.key, sinks)
         ctx.mark_non_differentiable(lse)
         ctx.set_materialize_grads(False)
@@ -225,15 +230,17 @@ def check_mesh(strategy: str, mesh: object) -> DeviceMesh:
 def check_settings(
     kernel: object,
     softmax_scale: object,
+    softcap: object = None,
     deterministic: object = False,
     allow_unverified: object = False,
     sinks: object = False,
 ) -> None:
-    """Raises RequestError if the kernel is no name, the scale no number, or a flag neither True nor False."""
+    """Raises RequestError if the kernel is no name, the scale or cap no number, or a flag neither True nor False."""
     if not isinstance(kernel, str):
         raise RequestError(f"kernel is {kernel!r}; give a kernel's name, or auto")
     if softmax_scale is not None and not isinstance(softmax_scale, (int, float)):
         raise RequestError(f"softmax_scale is {softmax_scale!r}; give a number above 0, or None for 1/√D")
+    check_softcap(softcap)
     for name, flag in (("deterministic", deterministic), ("allow_unverified", allow_unverified), ("sinks", sinks)):
         if not isinstance(flag, bool):
             raise RequestError(f"{name} is {flag!r}; give True or False")

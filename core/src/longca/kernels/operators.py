@@ -31,6 +31,7 @@ def attention(
     key: Tensor,
     kernel: str,
     softmax_scale: float | None,
+    softcap: float | None,
     deterministic: bool,
     allow_unverified: bool,
     training: bool,
@@ -39,7 +40,7 @@ def attention(
     """out [Tq, Hq, Dv] and lse [Hq, Tq]. See `longca.attention`."""
     if sinks is not None and sinks.is_cpu:
         check_numbers(sinks)
-    settings = Settings(kernel, softmax_scale, deterministic, allow_unverified, sinks is not None)
+    settings = Settings(kernel, softmax_scale, softcap, deterministic, allow_unverified, sinks is not None)
     return planned(int(key), q, k, v, settings, training).forward(q, k, v, sinks)
 
 
@@ -60,12 +61,13 @@ def attention_backward(
     key: Tensor,
     kernel: str,
     softmax_scale: float | None,
+    softcap: float | None,
     deterministic: bool,
     allow_unverified: bool,
     sinks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of q, k, v and sinks. That of no sinks is empty."""
-    settings = Settings(kernel, softmax_scale, deterministic, allow_unverified, sinks is not None)
+    settings = Settings(kernel, softmax_scale, softcap, deterministic, allow_unverified, sinks is not None)
     *grads, dsinks = planned(int(key), q, k, v, settings, training=True).backward(dout, q, k, v, out, lse, sinks)
     dq, dk, dv = grads
     return dq, dk, dv, dout.new_empty(0) if dsinks is None else dsinks
@@ -88,7 +90,7 @@ def _differentiate(
 ) -> tuple[Tensor | None, ...]:
     *saved, sinks = ctx.saved_tensors
     *grads, dsinks = backward(dout, *saved, *ctx.settings, sinks)
-    return (*grads, None, None, None, None, None, None, None if sinks is None else dsinks)
+    return (*grads, *[None] * 7, None if sinks is None else dsinks)
 
 
 attention.register_autograd(_differentiate, setup_context=_save)

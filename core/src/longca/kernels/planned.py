@@ -30,7 +30,8 @@ class Settings(NamedTuple):
 
     kernel: str
     softmax_scale: float | None
-    deterministic: bool
+    softcap: float | None = None
+    deterministic: bool = False
     allow_unverified: bool = False
     sinks: bool = False
 
@@ -163,6 +164,7 @@ def problem_of(q: Tensor, k: Tensor, v: Tensor, mask: Mask, settings: Settings, 
         device=device_of(q),
         direction=Direction.BACKWARD if training else Direction.FORWARD,
         softmax_scale=settings.softmax_scale,
+        softcap=settings.softcap,
         deterministic=settings.deterministic,
         allow_unverified=settings.allow_unverified,
         sinks=settings.sinks,

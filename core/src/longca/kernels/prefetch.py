@@ -34,6 +34,7 @@ def prefetch(
     training: bool = True,
     kernel: str = "auto",
     softmax_scale: float | None = None,
+    softcap: float | None = None,
     deterministic: bool = False,
     allow_unverified: bool = False,
     sinks: bool = False,
@@ -65,6 +66,7 @@ def prefetch(
         training: Whether a gradient will be asked for.
         kernel: As in `longca.attention`, like all arguments below.
         softmax_scale: Factor on the scores.
+        softcap: Bound on the scaled scores.
         deterministic: Whether only an offer with bit-identical results is taken.
         allow_unverified: Whether an offer is taken too that nobody verified on the device.
         sinks: Whether the call has sinks.
@@ -84,7 +86,7 @@ def prefetch(
     weighed = check_weighted(mask) if isinstance(mask, (tuple, list)) else ()
     first: Mask = weighed[0][0] if weighed else mask  # type: ignore[assignment]  # it is checked
     check_mask(first)
-    check_settings(kernel, softmax_scale, deterministic, allow_unverified, sinks)
+    check_settings(kernel, softmax_scale, softcap, deterministic, allow_unverified, sinks)
     plugins.registry()  # made here, so that no two threads make it
     if strategy is not None:
         mesh = check_mesh(strategy, mesh)
@@ -92,7 +94,7 @@ def prefetch(
     else:
         check_without_strategy(mesh, placement, transport)
     q, k, v = _stand_ins(first, heads, (head_dim, head_dim_v), dtype, device)
-    settings = Settings(kernel, softmax_scale, deterministic, allow_unverified, sinks)
+    settings = Settings(kernel, softmax_scale, softcap, deterministic, allow_unverified, sinks)
     if mesh is None or strategy is None:
         if weighed:
             raise RequestError("several masks share a placement under a strategy; give strategy= and mesh=")

@@ -32,7 +32,6 @@ _FROM_TENSORS = WeakTensorKeyDictionary()
 #: Arguments of flash-attn that LongCA does not compute, and what they ask for.
 _NOT_COMPUTED = {
     "dropout_p": "dropout, which changes the weights",
-    "softcap": "capped scores",
     "alibi_slopes": "biases of scores",
     "return_attn_probs": "weights, which LongCA never forms (return_lse=True gives the lse)",
     "block_table": "pages of a KV cache, and LongCA takes keys one document after another",
@@ -73,7 +72,7 @@ def sdpa(
         scale: Factor on the scores. None for 1/√D.
         enable_gqa: Is not needed. There may always be fewer KV heads than query heads.
         return_lse: Return the log-sum-exp too.
-        **options: `kernel`, `deterministic`, `allow_unverified` and `sinks` of `longca.attention`.
+        **options: `kernel`, `softcap`, `deterministic`, `allow_unverified` and `sinks` of `longca.attention`.
 
     Returns:
         out [B, Hq, Sq, Dv] in the query's dtype. With return_lse also lse [B, Hq, Sq], which carries no gradient.
@@ -150,8 +149,8 @@ def varlen(
         causal: Whether a query sees no later key. A document's last query is aligned with its last key.
         window_size: Tokens that a query sees to the left and to the right of itself. −1 means no bound.
         return_lse: Return the log-sum-exp too.
-        **options: `kernel`, `deterministic`, `allow_unverified` and `sinks` of `longca.attention`. `softcap`,
-            `alibi_slopes`, `return_attn_probs` and `block_table` must be 0, False or None.
+        **options: `kernel`, `deterministic`, `allow_unverified` and `sinks` of `longca.attention`, and `softcap`, where
+            0 is no bound. `alibi_slopes`, `return_attn_probs` and `block_table` must be 0, False or None.
 
     Returns:
         As `longca.attention`.
@@ -168,6 +167,8 @@ def varlen(
         if value is not None and not (isinstance(value, (int, float)) and value == 0):
             raise RequestError(f"{name} asks for {_NOT_COMPUTED[name]}; leave {name} away, or call flash-attn itself")
     _check_options("longca.varlen", options)
+    if options.get("softcap") == 0:
+        del options["softcap"]
     check_inputs(q, k, v)
     lengths = q.shape[0], k.shape[0]
     mask: Mask | Tensor
@@ -181,7 +182,7 @@ def varlen(
 
 
 def _check_options(name: str, options: dict[str, Any]) -> None:
-    known = ("kernel", "deterministic", "allow_unverified", "sinks")
+    known = ("kernel", "softcap", "deterministic", "allow_unverified", "sinks")
     for option in options:
         if option in ("strategy", "mesh", "placement", "transport"):
             raise RequestError(f"{name} runs on one device, without {option}=; under a strategy call longca.attention")

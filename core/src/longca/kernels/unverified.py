@@ -126,13 +126,13 @@ def _errors(kernel: Kernel, offer: Offer, problem: Problem) -> dict[str, float]:
     plan = kernel.plan(problem)
     with torch.no_grad(), as_in_an_operator(q), in_given_dtypes(q):
         wide, about = (q.double(), k.double(), v.double()), (mask, problem.scale, torch.float64)
-        out, lse = attention_forward(*wide, *about)
+        out, lse = attention_forward(*wide, *about, softcap=problem.softcap)
         found, sums = kernel.forward(q, k, v, plan) if offer.forward else (out.to(q.dtype), lse.float())
         pairs = {"out": (found, out)}
         if not (offer.rough_lse or offer.optional_lse):
             pairs["lse"] = sums.exp(), lse.exp()
         if problem.direction is Direction.BACKWARD:
             grads = kernel.backward(dout, q, k, v, found, sums, plan)
-            expected = attention_backward(dout.double(), *wide, out, lse, *about)
+            expected = attention_backward(dout.double(), *wide, out, lse, *about, softcap=problem.softcap)
             pairs |= dict(zip(("dq", "dk", "dv"), zip(grads, expected, strict=True), strict=True))
     return {name: float((a.double() - b).norm() / b.norm().clamp_min(1e-30)) for name, (a, b) in pairs.items()}

@@ -13,7 +13,7 @@ from longca.limits import shown
 from longca.manifests.offers import Direction, DType, parse_dtype
 from longca.masks import BlockSparseMask, Mask, Pattern
 
-__all__ = ["Device", "Direction", "Problem"]
+__all__ = ["Device", "Direction", "Problem", "check_softcap"]
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,7 @@ class Problem:
         # Fused kernels mask before they scale. A factor of 0 or less would turn their −∞ into NaN or +∞.
         if self.softmax_scale is not None and not 0 < self.softmax_scale < math.inf:
             raise RequestError(f"softmax_scale is {self.softmax_scale}; give a number above 0, or None for 1/√head_dim")
-        if self.softcap is not None and not 0 < self.softcap < math.inf:
-            raise RequestError(f"softcap is {self.softcap}; give a number above 0, or None for no bound on the scores")
+        check_softcap(self.softcap)
 
     @property
     def num_heads_kv(self) -> int:
@@ -235,6 +234,13 @@ class Problem:
         elif ranges is not None:
             mask = mask.cut(*ranges)
         return replace(self, mask=mask, heads_q=len(heads_q), heads_kv=len(heads_kv))
+
+
+def check_softcap(softcap: object) -> None:
+    """Raises RequestError if a soft cap is neither None nor a finite number above 0."""
+    is_number = isinstance(softcap, (int, float)) and not isinstance(softcap, bool) and 0 < softcap < math.inf
+    if softcap is not None and not is_number:
+        raise RequestError(f"softcap is {shown(softcap)}; give a number above 0, or None for no bound on the scores")
 
 
 _SETTINGS: Callable[[Problem], tuple[object, ...]] = attrgetter(

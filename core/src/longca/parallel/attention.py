@@ -73,6 +73,7 @@ class ParallelCall(NamedTuple):
             "device": problem.device.kind,
             "direction": str(problem.direction),
             "softmax_scale": str(problem.softmax_scale),
+            "softcap": str(problem.softcap),
             "deterministic": str(problem.deterministic),
             "allow_unverified": str(problem.allow_unverified),
             "sinks": str(problem.sinks),

@@ -87,14 +87,14 @@ def reference(problem: Problem, inputs: Inputs) -> Reference:
 
 
 def _of_all(problem: Problem, inputs: Inputs) -> Reference:
-    mask, scale = problem.concrete_mask, problem.scale
+    mask, scale, softcap = problem.concrete_mask, problem.scale, problem.softcap
     low, high = torch_dtype(problem.dtype), _high(problem)
     q, k, v = inputs.q, inputs.k, inputs.v
     scales = ForwardSpread(inputs)
-    out, lse = attention_forward(q, k, v, mask, scale, high, scales.see, ample=True)
+    out, lse = attention_forward(q, k, v, mask, scale, high, scales.see, softcap=softcap, ample=True)
     exact = _kept(out, low), lse
     del out
-    rounded = exact if low is high else attention_forward(q, k, v, mask, scale, low, ample=True)
+    rounded = exact if low is high else attention_forward(q, k, v, mask, scale, low, softcap=softcap, ample=True)
     rows = {"out": Rows(exact[0], scales.out, distance(rounded[0], exact[0]))}
     if problem.direction == "backward":
         rows.update(_gradients(problem, inputs, exact, rounded))
@@ -106,12 +106,12 @@ def part_reference(problem: Problem, inputs: Inputs, other: tuple[Tensor, Tensor
 
     `other` has out [Tq, Hq, D] and lse [Hq, Tq] over the softmax's other keys.
     """
-    mask, scale = problem.concrete_mask, problem.scale
+    mask, scale, softcap = problem.concrete_mask, problem.scale, problem.softcap
     low, high = torch_dtype(problem.dtype), _high(problem)
     q, k, v = inputs.q, inputs.k, inputs.v
-    part = attention_forward(q, k, v, mask, scale, high)
+    part = attention_forward(q, k, v, mask, scale, high, softcap=softcap)
     exact = merge(part, other)
-    rounded = exact if low is high else merge(attention_forward(q, k, v, mask, scale, low), other)
+    rounded = exact if low is high else merge(attention_forward(q, k, v, mask, scale, low, softcap=softcap), other)
     rows = _gradients(problem, inputs, exact, rounded)
     return Reference(problem, rows, part[1], high, _largest(exact[1]), exact)
 
@@ -133,14 +133,19 @@ def _gradients(
     problem: Problem, inputs: Inputs, exact: tuple[Tensor, Tensor], rounded: tuple[Tensor, Tensor]
 ) -> dict[str, Rows]:
     """Rows of dq, dk and dv, for the outputs and log-sum-exps of exact and of rounded arithmetic."""
-    mask, scale = problem.concrete_mask, problem.scale
+    mask, scale, softcap = problem.concrete_mask, problem.scale, problem.softcap
     tensors = (inputs.dout, inputs.q, inputs.k, inputs.v)
     low, high = torch_dtype(problem.dtype), _high(problem)
     scales = BackwardSpread(inputs, scale, exact[0])
-    grads = [_kept(x, low) for x in attention_backward(*tensors, *exact, mask, scale, high, scales.see, ample=True)]
+    grads = [
+        _kept(x, low)
+        for x in attention_backward(*tensors, *exact, mask, scale, high, scales.see, softcap=softcap, ample=True)
+    ]
     low_grads: Sequence[Tensor] = grads
     if not (low is high and rounded is exact):
-        low_grads = attention_backward(*tensors, rounded[0].to(low), rounded[1], mask, scale, low, ample=True)
+        low_grads = attention_backward(
+            *tensors, rounded[0].to(low), rounded[1], mask, scale, low, softcap=softcap, ample=True
+        )
     return {
         name: Rows(grad, moved, distance(low_grad, grad))
         for (name, moved), grad, low_grad in zip(scales.rows.items(), grads, low_grads, strict=True)

@@ -8,7 +8,8 @@ exactly 0. The spread is its only scale, because any error is infinite relative 
     dq_i    scale² Σⱼ g_ij |k_j|²      dk_j   scale² Σᵢ g_ij |q_i|²
 
 with g_ij = p_ij² (dp_ij² + δ_i² + σ_i²), dp = dout·v, δ = dout·out, and σ² the sum of the squared terms of δ.
-p and dp are those of the reference, which shows them block by block while it computes.
+p and dp are those of the reference, which shows them block by block while it computes. A soft cap leaves the spread as
+it is: it bends dq and dk by 1 − t², and rounding moves t = tanh(s/c) by ulps of 1.
 """
 
 from __future__ import annotations
