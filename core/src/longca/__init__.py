@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from longca.parallel.layouts import layout
     from longca.plugins import registry, resolve
+    from longca_advice.model_recommendation import recommend_model
     from longca_advice.recommend import recommend
 
     __version__: str
@@ -55,6 +56,7 @@ __all__ = [
     "masks",
     "prefetch",
     "recommend",
+    "recommend_model",
     "registry",
     "resolve",
     "sdpa",
@@ -68,6 +70,7 @@ _HOMES = {
     "layout": "longca.parallel.layouts",
     "prefetch": "longca.kernels.prefetch",
     "recommend": "longca_advice.recommend",
+    "recommend_model": "longca_advice.model_recommendation",
     "registry": "longca.plugins",
     "resolve": "longca.plugins",
     "sdpa": "longca.kernels.shapes",

@@ -103,9 +103,12 @@ class Choice:
     @property
     def title(self) -> str:
         """The kernel, and how ranks share the work, in a few words."""
-        if self.strategy is None:
-            return self.kernel
-        return f"{self.kernel} with {self.strategy} ({self.mesh}, {self.placement})"
+        return self.kernel if self.layout is None else f"{self.kernel} with {self.layout}"
+
+    @property
+    def layout(self) -> str | None:
+        """How ranks share the work, in a few words. None on one device."""
+        return None if self.strategy is None else f"{self.strategy} ({self.mesh}, {self.placement})"
 
     def as_json(self) -> dict[str, Any]:
         """The choice as plain data."""

@@ -41,6 +41,7 @@ __all__ = [
     "flag",
     "kernels",
     "masks",
+    "models",
     "open_registry",
     "option",
     "print_json",
@@ -98,6 +99,7 @@ def _completed(module: str, names: Callable[[Any], Iterable[str]]) -> Callable[[
 _devices = _completed("longca_advice.devices", lambda devices: (*devices.DEVICES, "cuda", "cpu"))
 kernels = _completed("longca.plugins", lambda plugins: plugins.registry().kernels)
 masks = _completed("longca.masks", lambda masks: masks.PATTERNS)
+models = _completed("longca_advice.models", lambda models: models.known_models())
 strategies = _completed("longca.plugins", lambda plugins: plugins.registry().strategies)
 
 #: The help of a mask's name.

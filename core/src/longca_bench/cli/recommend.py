@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +13,11 @@ from longca.limits import MAX_RANKS
 from longca.parsing import parse_heads
 from longca_bench.cli import options
 from longca_bench.cli.mask_options import MaskOptions, takes_mask
-from longca_bench.cli.options import chosen_directions, open_registry, option, print_json
+from longca_bench.cli.options import chosen_directions, flag, open_registry, option, print_json
+
+if TYPE_CHECKING:
+    from longca_advice.choices import Recommendation
+    from longca_advice.models import Model
 
 __all__ = ["check_known", "recommend"]
 
@@ -22,6 +26,13 @@ __all__ = ["check_known", "recommend"]
 def recommend(
     context: typer.Context,
     pattern: options.Pattern = None,
+    model: Annotated[
+        str | None,
+        option(
+            "A model such as gpt-oss-120b, or the path of its config.json, in place of --heads.",
+            complete=options.models,
+        ),
+    ] = None,
     heads: options.Heads = "32:8",
     head_dim: Annotated[int, option("Head dimension.", "N")] = 128,
     dtype: Annotated[str, option("Data type of q, k and v, such as bf16.", "NAME")] = "bfloat16",
@@ -58,44 +69,69 @@ def recommend(
     """
     from longca.manifests.problem import Direction
     from longca_advice.known_plugins import with_known
+    from longca_advice.model_recommendation import ModelRecommendation, recommend_model
     from longca_advice.recommend import recommend as ask
 
     pattern = described.named(pattern)
     directions, shape = chosen_directions(direction), parse_heads(heads)
     if Direction.FORWARD not in directions:
         raise RequestError("a backward needs its forward, and --direction training predicts both, each with its time")
+    known = _model(context, model)
     registry = with_known(open_registry(context, no_plugin))
     if why is not None:
         check_known(why, [*registry.kernels, *registry.strategies])
     described.check_given(pattern)
-    found = ask(
-        described.mask(pattern, shape[1]),
-        heads=shape,
-        head_dim=head_dim,
-        dtype=dtype,  # type: ignore[arg-type]  # Problem checks it
-        device=device,
-        ranks=gpus,
-        per_node=per_node,
-        network=network,
-        training=Direction.BACKWARD in directions,
-        memory=memory,
-        records=tuple(records or ()),
-        kernels=tuple(kernel or ()),
-        strategies=tuple(strategy or ()),
-        plugins=registry,
-        allow_unverified=unverified,
-        sinks=sinks,
-    )
+    mask = described.mask(pattern, shape[1] if known is None else known.kinds[0].heads[1])
+    asked: dict[str, Any] = {
+        "dtype": dtype,
+        "device": device,
+        "ranks": gpus,
+        "per_node": per_node,
+        "network": network,
+        "training": Direction.BACKWARD in directions,
+        "memory": memory,
+        "records": tuple(records or ()),
+        "kernels": tuple(kernel or ()),
+        "strategies": tuple(strategy or ()),
+        "plugins": registry,
+        "allow_unverified": unverified,
+    }
+    answer: Recommendation | ModelRecommendation
+    if known is None:
+        answer = ask(mask, heads=shape, head_dim=head_dim, sinks=sinks, **asked)
+        parts = [answer]
+    else:
+        answer = recommend_model(mask, known, **asked)
+        parts = [layer.found for layer in answer.layers]
     if as_json:
-        print_json(found.as_json())
+        print_json(answer.as_json())
         return
+    from longca_bench.reports.model_recommendation import print_model
     from longca_bench.reports.recommendation import print_recommendation, print_why
     from longca_bench.reports.text import console
 
-    if why is not None:
-        print_why(console(), found, why, tuple(registry.strategies))
-    else:
-        print_recommendation(console(), found, everything=everything)
+    for each in parts:
+        if why is not None:
+            print_why(console(), each, why, tuple(registry.strategies))
+        elif known is None or everything:
+            print_recommendation(console(), each, everything=everything)
+        if len(parts) > 1 and (why is not None or everything):
+            typer.echo()
+    if isinstance(answer, ModelRecommendation) and why is None:
+        print_model(console(), answer)
+
+
+def _model(context: typer.Context, model: str | None) -> Model | None:
+    """The model of `--model`, which no option that it decides on may accompany."""
+    if model is None:
+        return None
+    for name in ("heads", "head_dim", "softcap", "sinks"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise RequestError(f"--model {model} decides on {flag(name)} too; leave out one of them")
+    from longca_advice.models import find_model
+
+    return find_model(model)
 
 
 def check_known(why: str, known: Sequence[str]) -> None:

@@ -18,7 +18,17 @@ if TYPE_CHECKING:
 
     from longca_advice.choices import Choice, Recommendation, Refused, Unmeasured
 
-__all__ = ["print_recommendation", "print_why", "recommendation_text"]
+__all__ = [
+    "marked",
+    "meanings",
+    "print_recommendation",
+    "print_why",
+    "recommendation_text",
+    "remarks",
+    "say",
+    "say_nothing",
+    "say_refused",
+]
 
 #: The number of choices and of reasons without --all.
 _SHOWN = 8
@@ -27,28 +37,23 @@ _SHOWN = 8
 def print_recommendation(console: Console, found: Recommendation, *, everything: bool = False) -> None:
     """Prints a question and its answer, with the first choices and refusals or with all."""
     print_problem(console, found.problem["text"])
-    _say(console, _sentence(found))
+    say(console, _sentence(found))
     if found.choices:
         console.print()
         shown = found.choices if everything else found.choices[:_SHOWN]
         print_tables(console, [_table(found, shown)])
         _say_hidden(console, len(found.choices) - len(shown), "choice")
         if found.why:
-            _say(console, found.why)
+            say(console, found.why)
         totals = [(choice.fits is False, choice.seconds.total) for choice in shown]
         if totals != sorted(totals):
-            _say(console, "Order: a time counts as longer where nobody measured such calls, and for pairs.")
-    _say(console, *_unmeasured(found), *_notes(found))
-    if found.refused:
-        reasons = by_reason(_refusal(refused) for refused in found.refused)
-        some = dict(list(reasons.items())[: None if everything else _SHOWN])
-        _say(console, "\nrefused:", *(f"  {', '.join(names)}: {reason}" for reason, names in some.items()))
-        hidden = [names for reason, names in reasons.items() if reason not in some]
-        _say_hidden(console, sum(map(len, hidden)), "refusal")
+            say(console, "Order: a time counts as longer where nobody measured such calls, and for pairs.")
+    say(console, *_unmeasured(found), *meanings([*found.choices, *found.unmeasured]), *remarks(found, found.best))
+    say_refused(console, found, everything=everything)
     if found.best is not None:
         console.print()
         commands = [" && ".join(found.best.install)] if found.best.install else []
-        _say(console, *(f"    {line}" for line in (*commands, *found.best.call.splitlines())))
+        say(console, *(f"    {line}" for line in (*commands, *found.best.call.splitlines())))
 
 
 def recommendation_text(found: Recommendation) -> str:
@@ -58,10 +63,28 @@ def recommendation_text(found: Recommendation) -> str:
     return text.getvalue().rstrip()
 
 
-def _say(console: Console, *lines: str) -> None:
+def say(console: Console, *lines: str) -> None:
+    """Prints lines as they are, without wrapping them."""
     for text in lines:
         for line in text.split("\n"):
             console.print(printable(line), soft_wrap=True, markup=False)
+
+
+def say_nothing(console: Console, found: Recommendation, what: str) -> None:
+    """Prints why nothing can be chosen for a part of a question."""
+    say(console, f"\n{what}: {_nothing(found)}", *_unmeasured(found))
+    say_refused(console, found)
+
+
+def say_refused(console: Console, found: Recommendation, *, everything: bool = False) -> None:
+    """Prints the refusals by their reasons, the first ones or all."""
+    if not found.refused:
+        return
+    reasons = by_reason(_refusal(refused) for refused in found.refused)
+    some = dict(list(reasons.items())[: None if everything else _SHOWN])
+    say(console, "\nrefused:", *(f"  {', '.join(names)}: {reason}" for reason, names in some.items()))
+    hidden = [names for reason, names in reasons.items() if reason not in some]
+    _say_hidden(console, sum(map(len, hidden)), "refusal")
 
 
 def print_why(console: Console, found: Recommendation, name: str, strategies: Collection[str]) -> None:
@@ -73,7 +96,7 @@ def print_why(console: Console, found: Recommendation, name: str, strategies: Co
         lines += [line for half in name.split("+") for line in _about(found, half.strip())]
     elif not lines and found.ranks == 1 and name in strategies:
         lines = [f"{name} was not examined: a strategy is examined for two or more devices; give --gpus 2 or more"]
-    _say(console, *(lines or [f"{name} was not examined; --all lists all kernels and strategies that were"]))
+    say(console, *(lines or [f"{name} was not examined; --all lists all kernels and strategies that were"]))
 
 
 def _sentence(found: Recommendation) -> str:
@@ -149,7 +172,7 @@ def _table(found: Recommendation, choices: Sequence[Choice]) -> Table:
     ]
     rows = [
         [
-            _marked(choice),
+            marked(choice),
             *(getattr(choice, name) or "" for name in names),
             time_text(choice.seconds.total),
             f"{time_text(choice.seconds.low)} to {time_text(choice.seconds.high)}",
@@ -163,14 +186,14 @@ def _table(found: Recommendation, choices: Sequence[Choice]) -> Table:
     return table(heads, rows)
 
 
-def _marked(one: Choice | Unmeasured) -> str:
+def marked(one: Choice | Unmeasured) -> str:
     """The kernel of a choice, with marks if nobody verified it on the device and if something is missing here."""
     here = " *" if one.install else " **" if one.lacks else ""
     return f"{one.kernel}{' (unverified)' * one.unverified}{here}"
 
 
 def _unmeasured(found: Recommendation) -> Iterator[str]:
-    kernels = [_marked(one) for one in found.unmeasured if one.strategy is None]
+    kernels = [marked(one) for one in found.unmeasured if one.strategy is None]
     if kernels and found.choices:
         yield f"Valid, but without evidence, and so not ranked: {', '.join(kernels)}."
     elif kernels:
@@ -182,22 +205,25 @@ def _unmeasured(found: Recommendation) -> Iterator[str]:
     yield from (f"Not ranked: {', '.join(names)}: {why}." for why, names in reasons.items())
 
 
-def _notes(found: Recommendation) -> Iterator[str]:
-    """Further remarks. Remarks on the best choice come first."""
-    if any(one.unverified for one in found.choices) or any(one.unverified for one in found.unmeasured):
+def meanings(ones: Sequence[Choice | Unmeasured]) -> Iterator[str]:
+    """What the marks of some kernels mean."""
+    if any(one.unverified for one in ones):
         advice = "Run `longca verify --unverified --kernel NAME` on such a device before you use one."
         yield f"Unverified: nobody verified these kernels on this device. {advice}"
-    ones: list[Choice | Unmeasured] = [*found.choices, *found.unmeasured]
     if any(one.install for one in ones):
         yield "* not installed here; --why NAME has the line that installs it"
     if any(one.lacks and not one.install for one in ones):
         yield "** not available here; --why NAME says why"
-    if found.best is not None:
-        for text in found.best.proof.outside:
+
+
+def remarks(found: Recommendation, best: Choice | None) -> Iterator[str]:
+    """Further remarks. Remarks on the choice that is taken come first."""
+    if best is not None:
+        for text in best.proof.outside:
             yield f"Outside the evidence: {text}."
-        for text in (*(found.best.proof.versions if found.here else ()), *found.best.proof.notes):
+        for text in (*(best.proof.versions if found.here else ()), *best.proof.notes):
             yield f"Note: {text}."
-        for text in found.best.unknown:
+        for text in best.unknown:
             yield f"Note: the {text} was not measured and counts as 0, so the call takes at least this memory."
     yield from (f"Note: {text}." for text in found.notes)
 
@@ -233,7 +259,7 @@ def _about(found: Recommendation, name: str) -> Iterator[str]:
                 yield f"  to install: {command}"
     for one in found.unmeasured:
         if name in (one.kernel, one.strategy):
-            yield f"{_marked(one)} is valid and not ranked: {one.why}"
+            yield f"{marked(one)} is valid and not ranked: {one.why}"
     for refused in found.refused:  # a strategy's name may be followed by its mesh and placement
         if name in (refused.kernel, (refused.strategy or "").partition(" ")[0]):
             yield ": ".join(_refusal(refused))

@@ -222,6 +222,22 @@ def test_records_that_were_edited_are_refused_by_their_line(fakes, own_run, medi
     assert said.endswith(". Correct or remove the line\n")
 
 
+def test_a_model_has_a_row_for_each_kind_of_its_layers(answer, ask):
+    found = answer(*LONG, "--model", "gemma-3-27b")
+    assert [(layer["count"], layer["window"]) for layer in found["layers"]] == [(52, 1024), (10, None)]
+    total = sum(layer["count"] * layer["choice"]["seconds"]["total"] for layer in found["layers"])
+    assert found["seconds"]["total"] == pytest.approx(total)
+    assert all(set(layer["recommendation"]) == ANSWER for layer in found["layers"])
+    text = ask(*LONG, "--model", "gemma-3-27b")
+    assert text.startswith(f"{found['text']}\n\nThe attention of a step takes ")
+    for layer, mask in zip(found["layers"], ("window of 1,024", "whole mask"), strict=True):
+        row = next(line for line in text.splitlines() if line.split()[:1] == [str(layer["count"])])
+        assert f" {mask} " in row
+        assert f" {layer['choice']['forward']}" in row
+    why = ask(*LONG, "--model", "gemma-3-27b", "--why", "sdpa")
+    assert why.count("32:16 heads of 128, bfloat16, training, on NVIDIA H200") == 2
+
+
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("options", "said"),
@@ -240,6 +256,9 @@ def test_records_that_were_edited_are_refused_by_their_line(fakes, own_run, medi
         (["--seqlen", "0"], "seqlen is 0"),
         (["--window", "5"], "causal takes no factor 'window'"),
         (["--gpus", "2", "--network", "fast"], "'fast' "),
+        (["--model", "gpt-oss-21b"], "unknown model 'gpt-oss-21b'. Did you mean gpt-oss-20b"),
+        (["--model", "nowhere/config.json"], "cannot read nowhere/config.json"),
+        (["--model", "llama-3.1-8b", "--head-dim", "128"], "--model llama-3.1-8b decides on --head-dim too"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

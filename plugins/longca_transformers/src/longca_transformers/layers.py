@@ -11,7 +11,8 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from longca.errors import RequestError, UnsupportedError
 from longca.kernels.shapes import mask_of_bounds, sdpa
 from longca.kernels.sinks import check_sinks
-from longca.masks import Mask, Slice, SliceMask, intersection
+from longca.masks import Mask, SliceMask, intersection
+from longca.masks.algebra import within_window
 from longca.plan_cache import PlanCache
 from longca_transformers.boundaries import WITHOUT_POSITIONS, check_positions, refuse
 from longca_transformers.layer_masks import LayerMask, layer_mask_of_tensor
@@ -242,5 +243,4 @@ def _within_window(name: str, mask: Mask, window: int, *, is_checked: bool) -> M
             f"{name} has a sliding window of {window} tokens, and its mask shows keys before it. The model gave this "
             "layer the mask of another; give the mask by longca_mask= or using(mask)"
         )
-    band = SliceMask([Slice(0, mask.seqlen_q, 0, mask.seqlen_k, lo)], mask.seqlen_q, mask.seqlen_k)
-    return _NARROWED.get(mask, window, lambda: intersection(mask, band))
+    return _NARROWED.get(mask, window, lambda: within_window(mask, window))
