@@ -89,7 +89,7 @@ def leave_out(rows: Iterable[Row]) -> list[Left]:
 
 
 def _predicted(model: CostModel, row: Row) -> Left:
-    key = Key(row.run.device, row.kernel, row.direction, row.dtype, row.head_dim)
+    key = Key(row.run.device, row.kernel, row.direction, row.dtype, row.head_dim, row.head_dim_v)
     found = model.estimate(key, Call(row.call_work, row.heads_q, row.heads_kv))
     return Left(row, *([float("nan")] * 3 if found is None else (found.seconds, found.low, found.high)))
 
@@ -125,7 +125,8 @@ def regrets(left: Sequence[Left]) -> dict[str, dict[str, float]]:
     times: dict[Hashable, dict[tuple[str, str], list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for one in left:
         row = one.row
-        problem = (row.run.device, row.dtype, row.head_dim, row.mask, row.seqlen, row.heads_q, row.heads_kv)
+        shape = row.heads_q, row.heads_kv, row.head_dim, row.head_dim_v
+        problem = (row.run.device, row.dtype, row.mask, row.seqlen, *shape)
         if np.isfinite(one.predicted):
             times[problem][row.kernel, row.direction].append((row.seconds, one.predicted))
     merged = [{k: np.median(np.array(v), axis=0) for k, v in found.items()} for found in times.values()]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from longca.errors import RequestError
 from longca.limits import MAX_SECONDS, shown
 
-__all__ = ["parse_bytes", "parse_heads", "parse_seconds", "parse_share", "parse_tokens"]
+__all__ = ["parse_bytes", "parse_head_dim", "parse_heads", "parse_seconds", "parse_share", "parse_tokens"]
 
 _NUMBER = re.compile(r"\s*([0-9]{1,99}|[0-9]{0,9}\.[0-9]{1,9})\s*([^\W\d_]*|%)\s*")
 _HEADS = re.compile("([0-9]{1,9})(?::([0-9]{1,9}))?")
@@ -55,6 +55,14 @@ def parse_heads(text: str) -> tuple[int, int]:
     if not 0 < heads_kv <= heads_q <= 2**16 or heads_q % heads_kv:
         raise RequestError(f"heads are {shown(text)}; give query heads that are a multiple of KV heads, such as 64:8")
     return heads_q, heads_kv
+
+
+def parse_head_dim(text: str) -> tuple[int, int | None]:
+    """The head dimension of q and k, and another one of v or None: `128`, or `192:128`."""
+    found = _HEADS.fullmatch(text)
+    if found is None:
+        raise RequestError(f"head dim is {shown(text)}; give an integer such as 128, or 192:128 for 128 of v")
+    return int(found[1]), None if found[2] in (None, found[1]) else int(found[2])
 
 
 def _parse(text: str, units: Mapping[str, float], kind: str) -> float:

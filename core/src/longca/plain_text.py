@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["plain_text", "printable", "time_text"]
+__all__ = ["dims_text", "plain_text", "printable", "time_text"]
 
 
 def plain_text(value: object, most: int = 2000) -> str:
@@ -19,6 +19,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def dims_text(dim: int, dim_v: int | None = None) -> str:
+    """A head dimension as on a command line: `128`, or `192:128` if v has another."""
+    return str(dim) if dim_v is None else f"{dim}:{dim_v}"
 
 
 def time_text(seconds: float) -> str:

@@ -265,7 +265,7 @@ class Registry:
         chosen = placement or manifest.placements[0]
         if chosen not in manifest.placements:
             raise UnknownNameError(f"placement of {strategy}", chosen, manifest.placements)
-        about = problem.heads_q, problem.heads_kv, problem.head_dim, problem.dtype, problem.device
+        about = problem.heads_q, problem.heads_kv, problem.dims, problem.dtype, problem.device
         shared = tuple((mask.key, weight) for mask, weight in getattr(chosen, "weighed", ()))  # of a SharedPlacement
         key = self, strategy, tuple(axis_sizes.items()), chosen, shared, about
         return _LAYOUTS.get(problem.mask, key, lambda: self._lay_out(manifest, problem, axis_sizes, chosen))

@@ -82,7 +82,7 @@ def _chosen_for(registry: Registry) -> set[tuple[object, ...]]:
 
 
 def _kind(problem: Problem) -> tuple[object, ...]:
-    about = problem.concrete_mask.pattern, problem.heads_q, problem.heads_kv, problem.head_dim, problem.dtype
+    about = problem.concrete_mask.pattern, problem.heads_q, problem.heads_kv, problem.dims, problem.dtype
     return *about, problem.direction, problem.device
 
 

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longca.manifests import Device, installed_version
+from longca.manifests.problem import product_dims
+from longca.plain_text import dims_text
 from longca_advice.devices import evidence_name, peak_tflops
 from longca_advice.evidence import Row
 from longca_advice.fit import Call, Calls, Fit
@@ -49,6 +51,12 @@ class Key:
     direction: str
     dtype: str
     head_dim: int
+    head_dim_v: int | None = None
+
+    @property
+    def products(self) -> int:
+        """The summed head dimensions of its matrix products, by which times are scaled."""
+        return product_dims(self.direction, self.head_dim, self.head_dim_v or self.head_dim)
 
 
 @dataclass(frozen=True)
@@ -114,7 +122,7 @@ class CostModel:
         self._all = tuple(rows)
         for row in self._all:
             if row.strategy is None:
-                key = Key(row.run.device, row.kernel, row.direction, row.dtype, row.head_dim)
+                key = Key(row.run.device, row.kernel, row.direction, row.dtype, row.head_dim, row.head_dim_v)
                 self._rows.setdefault((key, row.call_work.family), []).append(row)
 
     @cached_property
@@ -163,7 +171,7 @@ class CostModel:
         if found is None:
             return None
         near, group = found
-        return key.head_dim / near.head_dim * group.fit.seconds(calls)
+        return key.products / near.products * group.fit.seconds(calls)
 
     def estimate(self, key: Key, call: Call) -> Estimate | None:
         """The seconds of a call, and the evidence behind them, or None without evidence."""
@@ -174,7 +182,7 @@ class CostModel:
         if found is None:
             return None
         near, group = found
-        seconds, low, high = (key.head_dim / near.head_dim * value for value in group.fit.predict([call])[0])
+        seconds, low, high = (key.products / near.products * value for value in group.fit.predict([call])[0])
         unseen = tuple(_unseen(key, near, group, call))
         outside = (*unseen, *_unsure(group, call, seconds))
         nearest = group.rows[group.fit.nearest(call)]
@@ -184,7 +192,7 @@ class CostModel:
             widen *= _UNSURE
         versions = tuple(_other_versions(nearest.run.packages))
         low, high, known = low / widen, high * widen, len(group.rows)
-        parts = {cause: key.head_dim / near.head_dim * part for cause, part in group.fit.parts(call).items()}
+        parts = {cause: key.products / near.products * part for cause, part in group.fit.parts(call).items()}
         about = nearest.source, outside, versions, bool(unseen)
         return Estimate(seconds, low, high, known, *about, call.work, parts)
 
@@ -205,7 +213,7 @@ class CostModel:
             return None
 
         def distance(k: Key) -> tuple[float, bool]:
-            return abs(log2(k.head_dim / key.head_dim)), k.dtype != key.dtype
+            return abs(log2(k.products / key.products)), k.dtype != key.dtype
 
         near = min(same or alike, key=distance)
         return near, self._group(near, family if same else kind)
@@ -219,8 +227,9 @@ class CostModel:
 
 def _unseen(key: Key, near: Key, group: _Group, call: Call) -> Iterable[str]:
     """The properties of a call that no measured call has, in words."""
-    if near.head_dim != key.head_dim:
-        yield f"head dimension {key.head_dim}; measured is {near.head_dim}"
+    if (near.head_dim, near.head_dim_v) != (key.head_dim, key.head_dim_v):
+        asked, known = dims_text(key.head_dim, key.head_dim_v), dims_text(near.head_dim, near.head_dim_v)
+        yield f"head dimension {asked}; measured is {known}"
     if near.dtype != key.dtype:
         yield f"{key.dtype}; measured is {near.dtype}"
     length = f"{int(call.work.tokens) * TILE} tokens in tiles of {TILE}"

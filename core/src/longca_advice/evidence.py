@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from longca.errors import RequestError
 from longca.manifests import Device
 from longca.manifests.offers import DType
+from longca.manifests.problem import product_dims
 from longca.masks import MAX_SEQLEN
 from longca_advice.devices import NO_DEVICE_REACHES, peak_tflops
 from longca_advice.work import Work
@@ -107,7 +108,7 @@ class SharedCall(NamedTuple):
 
     mask: str
     heads: tuple[int, int]
-    head_dim: int
+    head_dims: tuple[int, int | None]
     dtype: str
     direction: str
     strategy: str
@@ -154,6 +155,7 @@ class Row(BaseModel):
     heads_q: Count
     heads_kv: Count
     head_dim: Count
+    head_dim_v: Count | None = None
     dtype: DType
     mask: str = ""
     work: tuple[str | Amount, ...] = ()
@@ -190,8 +192,8 @@ class Row(BaseModel):
     @property
     def flops(self) -> float:
         """Floating-point operations of the direction alone."""
-        forward = 4 * self.head_dim * self.heads_q * self.density * self.seqlen**2
-        return forward if self.direction == "forward" else 2.5 * forward
+        dims = product_dims(self.direction, self.head_dim, self.head_dim_v or self.head_dim)
+        return 2 * dims * self.heads_q * self.density * self.seqlen**2
 
     @property
     def tflops(self) -> float:
@@ -208,7 +210,8 @@ class Row(BaseModel):
         """The call of a strategy, or None on one device and for an unknown mask."""
         if not (self.mask and self.strategy and self.mesh and self.placed):
             return None
-        about = (self.mask, (self.heads_q, self.heads_kv), self.head_dim, self.dtype, self.direction)
+        heads, dims = (self.heads_q, self.heads_kv), (self.head_dim, self.head_dim_v)
+        about = (self.mask, heads, dims, self.dtype, self.direction)
         return SharedCall(*about, self.strategy, self.mesh, self.placed, "push" in self.communication)
 
     @property

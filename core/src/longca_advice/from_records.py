@@ -96,6 +96,7 @@ def row_of(
     """
     same = ("case", "kernel", "direction", "pattern", "seqlen", "density", "heads_q", "heads_kv", "head_dim", "dtype")
     about = {name: record[name] for name in same} | {"seconds": record["median"], "mask": record["mask_digest"]}
+    about |= {"head_dim_v": record.get("head_dim_v")}
     version = f"{half_of(record, 'distribution')} {half_of(record, 'distribution_version')}"
     about |= {"version": version, "finished": record["finished"]}
     about |= {"busy": (record.get("machine") or {}).get("busy", False)}
@@ -156,7 +157,7 @@ def layout_of(registry: Registry, record: Mapping[str, Any], device: Device) -> 
         UnknownNameError: Nobody provides the strategy.
     """
     about = {name: record[name] for name in ("heads_q", "heads_kv", "head_dim", "dtype", "direction")}
-    problem = Problem(mask=_drawn(record, {}), device=device, **about)
+    problem = Problem(mask=_drawn(record, {}), device=device, head_dim_v=record.get("head_dim_v"), **about)
     sizes = {axis: int(ranks) for axis, _, ranks in (part.partition("=") for part in record["mesh"].split(","))}
     layout = registry.layout(record["strategy"], problem, sizes, record["placed"])
     measured = record.get("area_imbalance")

@@ -106,7 +106,7 @@ class LayoutCosts:
         about = (
             request.concrete_mask.digest,
             (request.heads_q, request.num_heads_kv),
-            request.head_dim,
+            (request.head_dim, request.head_dim_v),
             request.dtype,
             direction,
         )

@@ -62,7 +62,7 @@ class RankMemory:
 
 
 class _Shape(NamedTuple):
-    """The shape of a call: tokens, heads, head dimension, bytes of an element, and heads with a mask of their own.
+    """The shape of a call: tokens, heads, head dimensions, bytes of an element, and heads with a mask of their own.
 
     q, k and lse are the bytes of the queries, of the keys and of the log-sum-exp.
     """
@@ -71,29 +71,30 @@ class _Shape(NamedTuple):
     tokens_k: int
     heads_q: int
     heads_kv: int
-    head_dim: int
+    head_dims: tuple[int, int]
     element: int
     masks: int
 
     @classmethod
     def of(cls, problem: Problem) -> _Shape:
         mask, heads = problem.concrete_mask, (problem.heads_q, problem.num_heads_kv)
-        return cls(mask.seqlen_q, mask.seqlen_k, *heads, problem.head_dim, DTYPE_BYTES[problem.dtype], mask.heads)
+        return cls(mask.seqlen_q, mask.seqlen_k, *heads, problem.dims, DTYPE_BYTES[problem.dtype], mask.heads)
 
     @classmethod
     def of_row(cls, row: Row) -> _Shape:
         work = row.call_work
         tokens_k = row.seqlen if work.cells == work.tokens**2 else round(work.cells / work.tokens) * TILE
         masks = row.heads_kv if row.pattern in PATTERNS and PATTERNS[row.pattern].per_head else 1
-        return cls(row.seqlen, tokens_k, row.heads_q, row.heads_kv, row.head_dim, DTYPE_BYTES[row.dtype], masks)
+        heads, dims = (row.heads_q, row.heads_kv), (row.head_dim, row.head_dim_v or row.head_dim)
+        return cls(row.seqlen, tokens_k, *heads, dims, DTYPE_BYTES[row.dtype], masks)
 
     @property
     def q(self) -> int:
-        return self.tokens_q * self.heads_q * self.head_dim * self.element
+        return self.tokens_q * self.heads_q * self.head_dims[0] * self.element
 
     @property
     def k(self) -> int:
-        return self.tokens_k * self.heads_kv * self.head_dim * self.element
+        return self.tokens_k * self.heads_kv * self.head_dims[0] * self.element
 
     @property
     def lse(self) -> int:
@@ -101,7 +102,9 @@ class _Shape(NamedTuple):
 
     def results(self, direction: str) -> int:
         """Bytes of the results of a direction."""
-        return self.q + self.lse if direction == "forward" else self.q + 2 * self.k
+        if direction == "forward":
+            return self.q * self.head_dims[1] // self.head_dims[0] + self.lse
+        return self.q + self.k * sum(self.head_dims) // self.head_dims[0]
 
 
 class KernelMemory:
@@ -121,19 +124,19 @@ class KernelMemory:
         """
         if problem.device.kind != "cuda":
             return None
-        weights = self._weights(part, kernel, str(problem.direction), problem.head_dim, work.path, work.family)
+        weights = self._weights(part, kernel, str(problem.direction), problem.dims, work.path, work.family)
         return None if weights is None else round(float(np.dot(_FEATURES[part](_Shape.of(problem), work), weights)))
 
     def peak_of(self, row: Row) -> float | None:
         """The predicted peak of a call above its inputs, to compare with a measured one. None without measurements."""
         shape, work = _Shape.of_row(row), row.call_work
-        weights = self._weights("workspace", row.kernel, row.direction, row.head_dim, work.path, work.family)
+        weights = self._weights("workspace", row.kernel, row.direction, shape.head_dims, work.path, work.family)
         if weights is None:
             return None
         return shape.results(row.direction) + float(np.dot(_workspace_features(shape, work), weights))
 
     def _fit(
-        self, part: str, kernel: str, direction: str, head_dim: int, path: str, family: str
+        self, part: str, kernel: str, direction: str, dims: tuple[int, int], path: str, family: str
     ) -> np.ndarray[tuple[int], np.dtype[np.float64]] | None:
         """The bytes for each unit of a feature, from calls of the same path and head dim or the most similar ones."""
         known = [
@@ -141,7 +144,7 @@ class KernelMemory:
         ]
         kind = family.partition("/")[0]
         groups = (
-            [one for one in known if one[1].path == path and one[0].head_dim == head_dim],
+            [one for one in known if one[1].path == path and _Shape.of_row(one[0]).head_dims == dims],
             [one for one in known if one[1].path == path],
             [one for one in known if one[1].family == family],
             [one for one in known if one[1].family.partition("/")[0] == kind],
@@ -160,7 +163,7 @@ class KernelMemory:
 
 def _workspace_features(shape: _Shape, work: Work) -> Sequence[float]:
     group, layers = shape.heads_q // shape.heads_kv, work.calls - 1
-    is_sparse, row = work.path.startswith("block_sparse"), shape.heads_q * shape.head_dim * shape.element
+    is_sparse, row = work.path.startswith("block_sparse"), shape.heads_q * shape.head_dims[0] * shape.element
     return (
         shape.q,
         shape.k,
@@ -237,7 +240,7 @@ def rank_bytes(
         around = _strategy_bytes(registry, problem, layout, transport)
         if around is None:
             unknown[f"memory of {layout.strategy}"] = None
-    out = tokens[0] * problem.heads_q * problem.head_dim * DTYPE_BYTES[problem.dtype]
+    out = tokens[0] * problem.heads_q * problem.dims[1] * DTYPE_BYTES[problem.dtype]
     gradients = gradient_bytes(problem, *tokens)
     held = {"tensors": tensor_bytes(problem, *tokens, training=training), "plan": plan}
     held["kept"] = around.kept if around and training else 0
@@ -251,15 +254,15 @@ def rank_bytes(
 
 def tensor_bytes(problem: Problem, tokens_q: int, tokens_k: int, *, training: bool = False) -> int:
     """Bytes of q, k, v, out and lse, and in training also of dout, for the queries and keys of a rank."""
-    row = problem.head_dim * DTYPE_BYTES[problem.dtype]
-    queries = (3 if training else 2) * row + max(4, DTYPE_BYTES[problem.dtype])
-    return tokens_q * problem.heads_q * queries + 2 * tokens_k * problem.num_heads_kv * row
+    row, row_v = (dim * DTYPE_BYTES[problem.dtype] for dim in problem.dims)
+    queries = row + (2 if training else 1) * row_v + max(4, DTYPE_BYTES[problem.dtype])
+    return tokens_q * problem.heads_q * queries + tokens_k * problem.num_heads_kv * (row + row_v)
 
 
 def gradient_bytes(problem: Problem, tokens_q: int, tokens_k: int) -> int:
     """Bytes of dq, dk and dv, for the queries and keys of a rank."""
-    row = problem.head_dim * DTYPE_BYTES[problem.dtype]
-    return row * (tokens_q * problem.heads_q + 2 * tokens_k * problem.num_heads_kv)
+    row, row_v = (dim * DTYPE_BYTES[problem.dtype] for dim in problem.dims)
+    return row * tokens_q * problem.heads_q + (row + row_v) * tokens_k * problem.num_heads_kv
 
 
 def held_bytes(problem: Problem, tokens_q: int, tokens_k: int, *, training: bool) -> int:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 
 from longca.errors import MissingPackageError, RequestError
@@ -94,8 +95,10 @@ def recommend(
     _check_ranks(ranks, per_node)
     known = sources(tuple(map(str, records)))
     if unseen:
-        same = (mask.digest, *heads, head_dim, ranks)  # in any data type
-        each = ((row, (row.mask, row.heads_q, row.heads_kv, row.head_dim, row.ranks)) for row in known.rows)
+        dims = head_dim, None if head_dim_v == head_dim else head_dim_v
+        same = (mask.digest, *heads, *dims, ranks)  # in any data type
+        fields = attrgetter("mask", "heads_q", "heads_kv", "head_dim", "head_dim_v", "ranks")
+        each = ((row, fields(row)) for row in known.rows)
         known = Sources(tuple(row for row, its in each if its != same), known.notes)
     where = device if isinstance(device, Device) else named_device(device, known.costs.devices)
     measured = Counter(row.run.device for row in known.rows if row.run.capability)

@@ -79,13 +79,12 @@ class Request:
     @property
     def flops(self) -> float:
         """Floating-point operations of all directions, on all ranks."""
-        forward = self.problem.in_direction(Direction.FORWARD).flops
-        return forward * 3.5 if self.training else forward
+        return sum(self.problem.in_direction(direction).flops for direction in self.directions)
 
     def key(self, kernel: str, direction: str) -> Key:
         """The cost model's key for this problem's calls of a kernel."""
         device = evidence_name(self.measured or self.problem.device)
-        return Key(device, kernel, direction, self.problem.dtype, self.problem.head_dim)
+        return Key(device, kernel, direction, self.problem.dtype, self.problem.head_dim, self.problem.head_dim_v)
 
     def kernels_in(self, direction: str) -> tuple[str, ...]:
         """The kernels to choose from in a direction, alone or in a pair."""

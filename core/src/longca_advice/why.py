@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from longca.manifests.problem import product_dims
 from longca.plain_text import time_text
 from longca_advice.work import TILE
 
@@ -79,6 +80,7 @@ def _tiles(best: Candidate, other: Candidate, place: int) -> str:
             f"for each head it computes {ours:,.0f} tiles of {TILE} × {TILE} and not {theirs:,.0f}, and the visible "
             f"pairs fill {visible:,.0f}"
         )
-    flops = 4e-12 * TILE**2 * problem.head_dim * problem.heads_q * (2.5 if place else 1)
+    direction = best.request.directions[place]
+    flops = 2e-12 * TILE**2 * product_dims(direction, *problem.dims) * problem.heads_q
     rates = [flops * count / max(taken, 1e-9) for count, taken in zip((ours, theirs), seconds, strict=True)]
     return f"its tiles of {TILE} × {TILE} are computed at {rates[0]:.3g} TFLOP/s and not {rates[1]:.3g}"

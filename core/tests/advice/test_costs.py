@@ -62,6 +62,9 @@ def test_the_nearest_head_dimension_answers_in_proportion():
     assert found.outside == ("head dimension 256; measured is 128",)
     assert found.seconds == pytest.approx(expected(asked, 2), rel=0.02)
     assert model.estimate(key(head_dim=48), asked).outside == ("head dimension 48; measured is 64",)
+    wide = model.estimate(key(head_dim=192, head_dim_v=128), asked)
+    assert wide.outside == ("head dimension 192:128; measured is 128",)
+    assert wide.seconds == pytest.approx(expected(asked, 320 / 256), rel=0.02)
 
 
 @pytest.mark.parametrize(

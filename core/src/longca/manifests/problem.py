@@ -12,6 +12,7 @@ from longca.errors import RequestError, UnknownNameError
 from longca.limits import shown
 from longca.manifests.offers import Direction, DType, parse_dtype
 from longca.masks import BlockSparseMask, Mask, Pattern
+from longca.plain_text import dims_text
 
 __all__ = ["Device", "Direction", "Problem", "check_softcap"]
 
@@ -152,7 +153,7 @@ class Problem:
     @property
     def dims_text(self) -> str:
         """The head dimensions as on a command line: `128`, or `192:128` if v has another."""
-        return ":".join(map(str, dict.fromkeys(self.dims)))
+        return dims_text(self.head_dim, self.head_dim_v)
 
     @property
     def scale(self) -> float:
@@ -190,8 +191,7 @@ class Problem:
     @property
     def flops(self) -> int:
         """Floating-point operations of the direction alone: two matrix products forward, five backward."""
-        dim, dim_v = self.dims
-        return 2 * self.area * (dim + dim_v if self.direction == "forward" else 3 * dim + 2 * dim_v)
+        return 2 * self.area * product_dims(self.direction, *self.dims)
 
     def describe(self, directions: str = "", where: str = "", mask: str = "") -> str:
         """The problem in two lines, to stand above its answer. Empty arguments stand for the problem's own.
@@ -241,6 +241,11 @@ def check_softcap(softcap: object) -> None:
     is_number = isinstance(softcap, (int, float)) and not isinstance(softcap, bool) and 0 < softcap < math.inf
     if softcap is not None and not is_number:
         raise RequestError(f"softcap is {shown(softcap)}; give a number above 0, or None for no bound on the scores")
+
+
+def product_dims(direction: str, dim: int, dim_v: int) -> int:
+    """The summed head dimensions of the matrix products of a direction alone: two forward, five backward."""
+    return dim + dim_v if direction == "forward" else 3 * dim + 2 * dim_v
 
 
 _SETTINGS: Callable[[Problem], tuple[object, ...]] = attrgetter(

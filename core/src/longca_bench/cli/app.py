@@ -77,8 +77,6 @@ class _Commands(TyperGroup):
             if getattr(wrong, "option_name", None) == "--mask" and ctx.invoked_subcommand in ("recommend", "show-mask"):
                 wrong.message = f"no option --mask here; the mask comes first: longca {ctx.invoked_subcommand} causal"
                 wrong.possibilities = None
-            elif getattr(getattr(wrong, "param", None), "name", None) == "head_dim":
-                wrong.message = "LongCA has no attention yet whose v has another head dim; give one integer"
             raise
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longca.parsing import parse_heads
+from longca.parsing import parse_head_dim, parse_heads
 from longca_bench.cli import options
 from longca_bench.cli.options import chosen_directions, open_registry, option, print_json
 
@@ -28,7 +28,7 @@ def list_capabilities(
     direction: options.DirectionName = "training",
     heads: Annotated[str | None, option("Query heads and KV heads. (default: 64:8, else 8:8)", "HQ:HKV")] = None,
     dtype: Annotated[str | None, option("bf16, fp16, fp32, … (default: bfloat16, else any)", "NAME")] = None,
-    head_dim: Annotated[int | None, option("Head dimension. (default: 128, else 64)", "N")] = None,
+    head_dim: Annotated[str | None, option(f"{options.HEAD_DIM} (default: 128, else 64)", "N[:NV]")] = None,
     why: Annotated[tuple[str, str] | None, option("Explain one cell of the matrix.", "KERNEL PATTERN")] = None,
     as_json: options.AsJson = False,
     no_plugin: options.NoPlugin = None,
@@ -68,7 +68,7 @@ def list_capabilities(
         _print(question, manifests, [pattern.name for pattern in patterns], matrix, strategies)
 
 
-def _question(device: str | None, heads: str | None, dtype: str | None, head_dim: int | None) -> Question:
+def _question(device: str | None, heads: str | None, dtype: str | None, head_dim: str | None) -> Question:
     from longca.manifests.offers import parse_dtype
     from longca.manifests.problem import Direction
     from longca.masks import PATTERNS
@@ -76,7 +76,8 @@ def _question(device: str | None, heads: str | None, dtype: str | None, head_dim
     from longca_bench.reports.capabilities import Question
 
     asked = None if dtype is None else parse_dtype(dtype), None if heads is None else parse_heads(heads)
-    question = Question(named_device(device), *asked, head_dim)
+    dims = (None, None) if head_dim is None else parse_head_dim(head_dim)
+    question = Question(named_device(device), *asked, *dims)
     question.problem(PATTERNS["full"], Direction.FORWARD)  # refuses what no problem may ask
     return question
 
@@ -98,7 +99,7 @@ def _as_json(
     return {
         "longca": longca.__version__,
         "device": vars(question.device),
-        "asked": {"dtype": question.dtype, "heads": question.heads, "head_dim": question.head_dim},
+        "asked": {name: getattr(question, name) for name in ("dtype", "heads", "head_dim", "head_dim_v")},
         "kernels": about(manifests, "family"),
         "strategies": about(registry.strategies, "axes", "placements"),
         "cells": [cell.as_json() for cells in matrix.values() for cell in cells],

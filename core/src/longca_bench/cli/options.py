@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from longca.plugins import Registry
 
 __all__ = [
+    "HEAD_DIM",
     "WHICH",
     "AsJson",
     "Command",
@@ -110,6 +111,8 @@ Kernels = Annotated[
 ]
 Strategies = Annotated[list[str] | None, option("Only this strategy. Repeatable.", complete=strategies)]
 Heads = Annotated[str, option("Query heads and KV heads, such as 64:8.", "HQ:HKV")]
+#: The help of a head dimension.
+HEAD_DIM = "Head dimension, such as 128, or 192:128 with another one of v."
 DirectionName = Annotated[str, option("forward, backward, or training for both.", "NAME")]
 DeviceName = Annotated[
     str | None,

@@ -10,7 +10,7 @@ import typer
 
 from longca.errors import RequestError, UnknownNameError
 from longca.limits import MAX_RANKS
-from longca.parsing import parse_heads
+from longca.parsing import parse_head_dim, parse_heads
 from longca_bench.cli import options
 from longca_bench.cli.mask_options import MaskOptions, takes_mask
 from longca_bench.cli.options import chosen_directions, flag, open_registry, option, print_json
@@ -34,7 +34,7 @@ def recommend(
         ),
     ] = None,
     heads: options.Heads = "32:8",
-    head_dim: Annotated[int, option("Head dimension.", "N")] = 128,
+    head_dim: Annotated[str, option(options.HEAD_DIM, "N[:NV]")] = "128",
     dtype: Annotated[str, option("Data type of q, k and v, such as bf16.", "NAME")] = "bfloat16",
     direction: Annotated[str, option("forward alone, or training for forward and backward.", "NAME")] = "training",
     device: options.DeviceName = None,
@@ -74,6 +74,7 @@ def recommend(
 
     pattern = described.named(pattern)
     directions, shape = chosen_directions(direction), parse_heads(heads)
+    dim, dim_v = parse_head_dim(head_dim)
     if Direction.FORWARD not in directions:
         raise RequestError("a backward needs its forward, and --direction training predicts both, each with its time")
     known = _model(context, model)
@@ -98,7 +99,7 @@ def recommend(
     }
     answer: Recommendation | ModelRecommendation
     if known is None:
-        answer = ask(mask, heads=shape, head_dim=head_dim, sinks=sinks, **asked)
+        answer = ask(mask, heads=shape, head_dim=dim, head_dim_v=dim_v, sinks=sinks, **asked)
         parts = [answer]
     else:
         answer = recommend_model(mask, known, **asked)

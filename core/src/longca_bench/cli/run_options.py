@@ -50,7 +50,7 @@ class RunOptions:
     mask: Annotated[_Names, _case("Only this mask pattern of the suite.", complete=options.masks)] = None
     seqlen: Annotated[_Numbers, _case("Only this length, or one that the suite lacks.", "N", read=parse_tokens)] = None
     heads: Annotated[_Names, _case("Only these heads. (default: the suite's; for a pattern 32:8)", "HQ:HKV")] = None
-    head_dim: Annotated[_Numbers, _case("Head dimension of a pattern's problem. (default: 128)", "N")] = None
+    head_dim: Annotated[_Names, _case("Head dim of a pattern's problem, such as 192:128. (default: 128)", "N")] = None
     dtype: Annotated[_Names, _case("Dtype of a pattern's problem, such as fp16. (default: bfloat16)", "NAME")] = None
     direction: Annotated[
         str | None, _case("Only forward, only backward, or training for both. (default: the suite's)", "NAME")

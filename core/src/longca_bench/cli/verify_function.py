@@ -12,7 +12,7 @@ import typer
 
 from longca.errors import RequestError
 from longca.manifests import Problem
-from longca.parsing import parse_heads
+from longca.parsing import parse_head_dim, parse_heads
 from longca_bench.cli.options import chosen_directions, flag, masks, option, print_json
 from longca_bench.cli.verification_json import finding_as_json
 
@@ -49,7 +49,7 @@ class FunctionOptions:
     ] = None
     dtype: Annotated[str | None, of_function("Data type of its tensors. (default: float32)", "NAME")] = None
     heads: Annotated[str | None, of_function("Query heads and KV heads. (default: 4:2)", "HQ:HKV")] = None
-    head_dim: Annotated[int | None, of_function("Head dimension. (default: 64)", "N")] = None
+    head_dim: Annotated[str | None, of_function("Head dim, such as 64, or 192:128. (default: 64)", "N[:NV]")] = None
     scale: Annotated[float | None, of_function("Factor on the scores. (default: 1/√head dim)", "X")] = None
     placement: Annotated[
         str | None, of_function("The tokens of each rank under torchrun. (default: contiguous)", "NAME|MODULE:FUNCTION")
@@ -65,6 +65,7 @@ def verify_function(
     from longca_bench.ranks.job import current_job
 
     heads = parse_heads("4:2" if given.heads is None else given.heads)
+    dim, dim_v = parse_head_dim(given.head_dim or "64")
     mask, job = _mask(given.mask, described, heads, device), current_job()
     if job is None and given.placement is not None:
         raise RequestError(
@@ -74,7 +75,8 @@ def verify_function(
     asked: dict[str, Any] = {
         "heads_q": heads[0],
         "heads_kv": heads[1],
-        "head_dim": 64 if given.head_dim is None else given.head_dim,
+        "head_dim": dim,
+        "head_dim_v": dim_v,
         "dtype": parse_dtype(given.dtype or "float32"),
         "device": device,
         "direction": chosen_directions(given.direction or "training")[-1],

@@ -190,7 +190,8 @@ def _partnered(variant: OfferVariant) -> tuple[OfferVariant, list[Labelled]]:
 def _verify_strided(kernel: Kernel, problem: Problem, offer: Offer | None) -> Verification:
     def sliced(x: Inputs) -> Inputs:
         wider = x.q.new_full((x.q.shape[0], problem.heads_q + 1, problem.head_dim), torch.nan)
-        k, v = torch.cat([x.k, x.v], 1).split(problem.num_heads_kv, 1)
+        dim, parts = (1, problem.num_heads_kv) if problem.head_dim_v is None else (2, list(problem.dims))
+        k, v = torch.cat([x.k, x.v], dim).split(parts, dim)
         return replace(x, q=wider[:, :-1].copy_(x.q), k=k, v=v)
 
     return verify_results(kernel, kernel.plan(problem), 0, offer, sliced)

@@ -90,12 +90,13 @@ class OfferVariant:
             found += self._covered(long_problems(self.offer, self._make))[0]
         return found, refusal
 
-    def _make(self, mask: Mask, heads: tuple[int, int], head_dim: int) -> Problem:
+    def _make(self, mask: Mask, heads: tuple[int, int], head_dims: tuple[int, int]) -> Problem:
         return Problem(
             mask=mask,
             heads_q=heads[0],
             heads_kv=heads[1],
-            head_dim=head_dim,
+            head_dim=head_dims[0],
+            head_dim_v=head_dims[1],
             dtype=self.dtype,
             device=self.device,
             direction=self.direction,

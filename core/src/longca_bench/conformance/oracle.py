@@ -1,6 +1,6 @@
 """One kernel on one problem: the calls, and the comparison with float64 attention.
 
-Shapes: q and dout [Tq, Hq, D], k and v [Tk, Hkv, D], out [Tq, Hq, D], lse [Hq, Tq].
+Shapes: q [Tq, Hq, D], k [Tk, Hkv, D], v [Tk, Hkv, Dv], out and dout [Tq, Hq, Dv], lse [Hq, Tq].
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ def verify(
     dtype: DType = "float32",
     heads: tuple[int, int] = (4, 2),
     head_dim: int = 64,
+    head_dim_v: int | None = None,
     device: Device | None = None,
     seed: int = 0,
 ) -> Verification:
@@ -80,7 +81,8 @@ def verify(
         direction: `forward`, or `backward` for both.
         dtype: Data type of q, k and v.
         heads: Query heads and KV heads.
-        head_dim: Head dimension.
+        head_dim: Head dimension of q and k.
+        head_dim_v: Head dimension of v. None for that of q and k.
         device: The device. None takes this machine's GPU, or the CPU without a GPU.
         seed: Seed of the inputs.
 
@@ -97,6 +99,7 @@ def verify(
         heads_q=heads[0],
         heads_kv=heads[1],
         head_dim=head_dim,
+        head_dim_v=head_dim_v,
         dtype=dtype,
         device=device or current_device(),
         direction=Direction(direction),
@@ -291,7 +294,7 @@ def _run_as_part(kernel: Kernel, problem: Problem, inputs: Inputs) -> Verificati
     """Verifies the backward of one part of a larger softmax. Out and lse over the other keys are random."""
     q, device = inputs.q, torch_device(problem.device)
     generator = torch.Generator().manual_seed(1)
-    other_out = torch.randn(q.shape, generator=generator, dtype=torch.float64).to(device)
+    other_out = torch.randn(inputs.dout.shape, generator=generator, dtype=torch.float64).to(device)
     other_lse = torch.randn((q.shape[1], q.shape[0]), generator=generator, dtype=torch.float64).to(device) + 3.0
     expected = part_reference(problem, inputs, (other_out, other_lse))
     assert expected.merged is not None
@@ -310,4 +313,4 @@ def _like(inputs: Inputs) -> Results:
     """For each result a tensor of its shape, dtype and device."""
     tokens, heads, _ = inputs.q.shape
     lse = inputs.q.new_empty((heads, tokens), dtype=lse_dtype(inputs.q))
-    return {"out": inputs.q, "lse": lse, "dq": inputs.q, "dk": inputs.k, "dv": inputs.v}
+    return {"out": inputs.dout, "lse": lse, "dq": inputs.q, "dk": inputs.k, "dv": inputs.v}

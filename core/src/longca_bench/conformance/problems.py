@@ -26,23 +26,26 @@ OUTLIERS_EACH = 8
 
 #: A problem with its label.
 Labelled = tuple[str, Problem]
-#: Makes the problem of a mask, its query heads and KV heads, and a head dimension.
-Make = Callable[[Mask, tuple[int, int], int], Problem]
+#: Head dimensions of q and k, and of v.
+Dims = tuple[int, int]
+#: Makes the problem of a mask, its query heads and KV heads, and head dimensions.
+Make = Callable[[Mask, tuple[int, int], Dims], Problem]
 
 
 def small_problems(offer: Offer, make: Make) -> Iterator[Iterator[Labelled]]:
     """For each head dimension, the problems of the small masks. The offer may not cover all of them."""
     blocks = tuple(sorted({16, 64, 128, *(offer.block_sizes or ())}))
-    for head_dim in head_dims(offer):
-        yield problems_for(offer, make, small_masks(blocks), head_dim)
+    for dims in head_dims(offer):
+        yield problems_for(offer, make, small_masks(blocks), dims)
 
 
 def long_problems(offer: Offer, make: Make) -> Iterator[Labelled]:
     """The problems of the long masks, for CUDA devices, with a head dimension near 128."""
     fits = offer.head_dims is None and (offer.max_head_dim or _LONG_HEAD_DIM) >= _LONG_HEAD_DIM
-    dims = (_LONG_HEAD_DIM,) if fits and _LONG_HEAD_DIM % offer.head_dim_multiple == 0 else head_dims(offer)
-    head_dim = min(dims, key=lambda dim: abs(dim - _LONG_HEAD_DIM))
-    yield from problems_for(offer, make, long_masks(), head_dim, _heads(offer)[:1])
+    fits = fits and _LONG_HEAD_DIM % offer.head_dim_multiple == 0
+    known = ((_LONG_HEAD_DIM, _LONG_HEAD_DIM),) if fits else head_dims(offer)
+    dims = min(known, key=lambda each: sum(abs(dim - _LONG_HEAD_DIM) for dim in each))
+    yield from problems_for(offer, make, long_masks(), dims, _heads(offer)[:1])
     yield from problems_for(offer, make, long_blocks(tuple(sorted({64, 128, *(offer.block_sizes or ())}))))
 
 
@@ -50,35 +53,39 @@ def problems_for(
     offer: Offer,
     make: Make,
     masks: Iterable[tuple[str, Mask]],
-    head_dim: int | None = None,
+    dims: Dims | None = None,
     heads: Sequence[tuple[int, int]] = (),
 ) -> Iterator[Labelled]:
     """Labelled problems for an offer. The offer may not cover all of them.
 
-    The head dimension is the first of `head_dims` unless one is given. The query and KV heads are 3:3, and 8:1 if the
-    offer takes GQA, unless some are given. A mask of two heads gets 4:2.
+    The head dimensions are the first of `head_dims` unless some are given. The query and KV heads are 3:3, and 8:1 if
+    the offer takes GQA, unless some are given. A mask of two heads gets 4:2.
     """
     first = head_dims(offer)[0]
-    dim = head_dim or first
+    dims = dims or first
     for label, mask in masks:
         for heads_q, heads_kv in heads or _heads(offer, mask.heads):
             if mask.heads in (1, heads_q, heads_kv):
-                of_dim = f" of {dim}" if dim != first else ""
-                yield f"{label}, {heads_q}:{heads_kv} heads{of_dim}", make(mask, (heads_q, heads_kv), dim)
+                problem = make(mask, (heads_q, heads_kv), dims)
+                of_dim = f" of {problem.dims_text}" if dims != first else ""
+                yield f"{label}, {heads_q}:{heads_kv} heads{of_dim}", problem
 
 
-def head_dims(offer: Offer) -> tuple[int, ...]:
-    """The head dimensions on which an offer is examined. The one nearest to 64 is first.
+def head_dims(offer: Offer) -> tuple[Dims, ...]:
+    """The head dimensions of q and k with those of v on which an offer is examined. Those nearest to 64 are first.
 
     An offer with a list is examined on the whole list. An offer with a rule is examined on 64, on its largest head
-    dimension (128 if the rule has no bound), and on one that is no power of two.
+    dimension (128 if the rule has no bound), and on one that is no power of two. An offer that takes unequal ones is
+    examined on the largest with the smallest of these too, both ways round.
     """
     if offer.head_dims:
-        equal = [dim for dim in offer.head_dims if isinstance(dim, int)]
-        return tuple(sorted(equal, key=lambda dim: (abs(dim - 64), dim)))
-    step, most = offer.head_dim_multiple, offer.max_head_dim or max(128, offer.head_dim_multiple)
-    wanted = (min(64, most), most, 43)
-    return tuple(dict.fromkeys(max(step, dim - dim % step) for dim in wanted if dim <= most))
+        single = sorted((d for d in offer.head_dims if isinstance(d, int)), key=lambda dim: (abs(dim - 64), dim))
+    else:
+        step, most = offer.head_dim_multiple, offer.max_head_dim or max(128, offer.head_dim_multiple)
+        single = [max(step, dim - dim % step) for dim in (min(64, most), most, 43) if dim <= most]
+    both = [(max(single), min(single)), (min(single), max(single))] if single and offer.unequal_head_dims else []
+    pairs = [dims for dims in offer.head_dims or () if isinstance(dims, tuple)]
+    return tuple(dict.fromkeys([*((dim, dim) for dim in single), *both, *pairs]))
 
 
 def few(problems: Sequence[Labelled]) -> list[Labelled]:

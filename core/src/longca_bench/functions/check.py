@@ -116,6 +116,7 @@ def check(
     dtype: DType = "float32",
     heads: tuple[int, int] = (4, 2),
     head_dim: int = 64,
+    head_dim_v: int | None = None,
     device: Device | None = None,
     softmax_scale: float | None = None,
     placement: Placement | None = None,
@@ -139,7 +140,8 @@ def check(
         direction: `forward`, or `backward` for both.
         dtype: Data type of q, k and v.
         heads: Query heads and KV heads.
-        head_dim: Head dimension.
+        head_dim: Head dimension of q and k.
+        head_dim_v: Head dimension of v. None for that of q and k.
         device: The device. None takes this machine's GPU, or the CPU without a GPU.
         softmax_scale: Factor on the scores. None for 1/√head_dim.
         placement: The tokens of each rank, by a placement's name or a function. None runs on one device.
@@ -159,6 +161,7 @@ def check(
         "heads_q": heads[0],
         "heads_kv": heads[1],
         "head_dim": head_dim,
+        "head_dim_v": head_dim_v,
         "dtype": dtype,
         "device": device or current_device(),
         "direction": Direction(direction),

@@ -165,7 +165,7 @@ class FunctionKernel:
             if x._version != version:
                 raise VerificationError(f"{name} changes {each} in place; let it write to a tensor of its own")
         out, *others = found if isinstance(found, (tuple, list)) and found else (found,)
-        self._check_output(out, laid_out[0])
+        self._check_output(out, laid_out[0], laid_out[2].shape[-1])
         lse, batched = (others or [None])[0], (self._batch, tensors[0].shape[1], tensors[0].shape[0])
         if not isinstance(lse, Tensor) or lse.shape not in (batched, batched[1:]) or lse.numel() != math.prod(batched):
             lse = None
@@ -181,14 +181,13 @@ class FunctionKernel:
             return ordered
         return ordered.contiguous() if x.is_contiguous() else ordered.transpose(1, 2).contiguous().transpose(1, 2)
 
-    def _check_output(self, out: Any, q: Tensor) -> None:
-        name = self._function.name
+    def _check_output(self, out: Any, q: Tensor, width: int) -> None:
+        name, shape = self._function.name, [*q.shape[:-1], width]
         if not isinstance(out, Tensor):
             raise VerificationError(f"{name} returned a {type(out).__name__}; return the output as a tensor")
-        if out.shape != q.shape:
+        if list(out.shape) != shape:
             raise VerificationError(
-                f"{name} returned {list(out.shape)} for queries of {list(q.shape)}; return {self._shape.dims}, as q "
-                "has it"
+                f"{name} returned {list(out.shape)} for queries of {list(q.shape)}; return {self._shape.dims}: {shape}"
             )
         if out.dtype != q.dtype or out.device != q.device:
             raise VerificationError(

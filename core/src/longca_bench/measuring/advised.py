@@ -54,6 +54,7 @@ def advise(problem: Sweep, device: Device, registry: Registry, *, most: int, ran
         case.mask,
         heads=(case.heads_q, case.heads_kv),
         head_dim=case.head_dim,
+        head_dim_v=case.head_dim_v,
         dtype=case.dtype,
         device=device,
         ranks=ranks or 1,

@@ -44,6 +44,7 @@ def identity(suite: Suite, case: Case, device: Device, registry: Registry) -> di
         "heads_q": case.heads_q,
         "heads_kv": case.heads_kv,
         "head_dim": case.head_dim,
+        "head_dim_v": case.head_dim_v,
         "dtype": case.dtype,
         "direction": case.direction,
         "mask_digest": mask.digest,

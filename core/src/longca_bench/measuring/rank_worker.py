@@ -83,7 +83,9 @@ class WatchedKernel:
     def forward(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, **buffers: Any) -> Any:
         """The kernel's own forward, or zeros."""
         if self._is_silent:
-            return _zeros({"out": (q.shape, q.dtype), "lse": ((q.shape[1], q.shape[0]), lse_dtype(q))}, q, buffers)
+            tokens, heads, _ = q.shape
+            shapes = {"out": ((tokens, heads, v.shape[2]), q.dtype), "lse": ((heads, tokens), lse_dtype(q))}
+            return _zeros(shapes, q, buffers)
         return self._call(_FORWARD, q, k, v, plan, **buffers)
 
     def backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any, **buffers: Any) -> Any:

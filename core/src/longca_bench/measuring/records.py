@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from typing_extensions import TypedDict
 
 from longca.errors import RequestError
+from longca.plain_text import dims_text
 from longca_advice.evidence import MESH, said
 from longca_bench.measuring.status import Status
 
@@ -113,6 +114,7 @@ class Record(BaseModel):
     heads_q: _Int
     heads_kv: _Int
     head_dim: _Int
+    head_dim_v: Annotated[int | None, _IN_TABLES] = None
     dtype: str
     direction: Literal["forward", "backward", "step"]
     mask_digest: str
@@ -160,6 +162,11 @@ class Record(BaseModel):
     stream: dict[str, Any] | None = None
     finished: str
     previous: str | None = None
+
+    @property
+    def dims_text(self) -> str:
+        """The head dimension, or such as `192:128` with another one of v."""
+        return dims_text(self.head_dim, self.head_dim_v)
 
     @property
     def busy(self) -> str:

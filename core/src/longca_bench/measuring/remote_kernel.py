@@ -202,7 +202,8 @@ class RemoteKernel:
 
 def empty_results(arena: Arena, q: Tensor, k: Tensor, v: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
     """New shared tensors for the results of these names, full of NaN."""
-    shapes = {"out": q.shape, "lse": (q.shape[1], q.shape[0]), "dq": q.shape, "dk": k.shape, "dv": v.shape}
+    tokens, heads, _ = q.shape
+    shapes = {"out": (tokens, heads, v.shape[2]), "lse": (heads, tokens), "dq": q.shape, "dk": k.shape, "dv": v.shape}
     dtypes = {"lse": lse_dtype(q)}
     return {name: arena.empty(tuple(shapes[name]), dtypes.get(name, q.dtype)).fill_(torch.nan) for name in names}
 

@@ -197,7 +197,7 @@ class InputCache:
 
     def _draw(self, case: Case, problem: Problem) -> Inputs:
         """Tensors that all masks of one length, seed and shape share: drawing many takes longer than attention."""
-        about = (case.seqlen, case.seed, case.heads_q, case.heads_kv, case.head_dim, case.dtype)
+        about = (case.seqlen, case.seed, case.heads_q, case.heads_kv, case.head_dim, case.head_dim_v, case.dtype)
         if self._drawn is None or self._drawn[0] != about:
             self._drawn = None
             self._drawn = about, draw_inputs(problem, case.seed)
@@ -205,4 +205,4 @@ class InputCache:
 
 
 def _shape(case: Case) -> tuple[Any, ...]:
-    return case.mask.key, case.seed, case.heads_q, case.heads_kv, case.head_dim, case.dtype
+    return case.mask.key, case.seed, case.heads_q, case.heads_kv, case.head_dim, case.head_dim_v, case.dtype

@@ -24,6 +24,7 @@ from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
 from longca.manifests.verified import Standing, standing
 from longca.masks import Pattern
+from longca.plain_text import dims_text
 from longca.plugins import Registry
 from longca_bench.reports.text import by_reason, marks, printable, safe
 
@@ -76,11 +77,13 @@ class Question:
     dtype: DType | None = None
     heads: tuple[int, int] | None = None
     head_dim: int | None = None
+    head_dim_v: int | None = None
 
     def describe(self) -> str:
         """The question in a few words, without the device."""
         heads = f"{self.heads[0]}:{self.heads[1]} heads" if self.heads else "heads 64:8, else 8:8"
-        dim = self.head_dim or f"{HEAD_DIM}, else {OTHER_HEAD_DIM}"
+        dim = f"{HEAD_DIM}, else {OTHER_HEAD_DIM}"
+        dim = dim if self.head_dim is None else dims_text(self.head_dim, self.head_dim_v)
         return f"{self.dtype or 'bfloat16, else any dtype'}; {heads}; head dimension {dim}"
 
     def problem(self, pattern: Pattern, direction: Direction) -> Problem:
@@ -91,6 +94,7 @@ class Question:
             heads_q=heads_q,
             heads_kv=heads_kv,
             head_dim=HEAD_DIM if self.head_dim is None else self.head_dim,
+            head_dim_v=self.head_dim_v,
             dtype=self.dtype or "bfloat16",
             device=self.device,
             direction=direction,
@@ -132,6 +136,7 @@ class Cell:
             "heads_q": problem.heads_q,
             "heads_kv": problem.heads_kv,
             "head_dim": problem.head_dim,
+            "head_dim_v": problem.head_dim_v,
             "form": str(offer.form) if offer else None,
             "reasons": [vars(reason) for reason in self.verdict.reasons],
         }
@@ -364,13 +369,15 @@ def _details(cell: Cell) -> list[str]:
     blocks = f", blocks of {', '.join(map(str, offer.block_sizes))}" if offer.block_sizes else ""
     dims = f"up to {offer.max_head_dim}" if offer.max_head_dim else "of any size"
     dims += f", multiples of {offer.head_dim_multiple}" if offer.head_dim_multiple > 1 else ""
-    dims = ", ".join(map(str, offer.head_dims)) if offer.head_dims else dims
+    if offer.head_dims:
+        dims = ", ".join(dims_text(*dim) if isinstance(dim, tuple) else str(dim) for dim in offer.head_dims)
+    dims += ", of v apart" if offer.unequal_head_dims else ""
     devices = ["CPU"] if offer.cpu else []
     devices += [f"compute capability {offer.verified_on}"] if offer.verified_on else []
     devices += [f"compute capability {offer.expected_on} (expected)"] if offer.expected_on else []
     heads = f"{problem.heads_q}:{problem.heads_kv} heads"
     return [
-        f"asked in {problem.dtype}, {heads}, head dimension {problem.head_dim}",
+        f"asked in {problem.dtype}, {heads}, head dimension {problem.dims_text}",
         "covered by the offer:",
         f"  form {offer.form}{most}{blocks}, whose metadata grows as {offer.metadata}",
         f"  dtypes {', '.join(offer.dtypes)}; head dimensions {dims}; {'GQA and MHA' if offer.gqa else 'MHA alone'}",

@@ -61,7 +61,7 @@ def chart_frame(rows: Rows) -> DataFrame:
     lengths = ", lengths from " + rows["lengths"]
     frame = rows.frame(names).assign(
         mask=rows["mask"] + lengths.where(rows["lengths"] != "auto", ""),
-        shape=rows["heads"] + " heads of " + rows["head_dim"].astype(str) + ", " + rows["dtype"],
+        shape=rows["heads"] + " heads of " + rows["head_dims"] + ", " + rows["dtype"],
         device=rows["device"].where(ranks == 1, ranks.astype(int).astype(str) + " × " + rows["device"]),
         speed=rows["tflops"] * by,
         slow=by * flops / rows["high_ms"],

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from longca.manifests.pairs import singles
-from longca.plain_text import printable
+from longca.plain_text import dims_text, printable
 from longca_bench.reports.words import (
     brief_percent,
     counted,
@@ -34,7 +34,7 @@ __all__ = ["BASELINE", "COLUMNS", "Column", "column", "largest_error"]
 
 #: The kernel that `over_baseline` divides by.
 BASELINE = "flex"
-_SHAPE = ("direction", "seqlen", "heads_q", "heads_kv", "head_dim", "dtype")
+_SHAPE = ("direction", "seqlen", "heads_q", "heads_kv", "head_dims", "dtype")
 _DRAW = ("run_number", "pattern", "mask_digest", "seed", *_SHAPE)
 _OUTPUTS = ("out", "dq", "dk", "dv")
 _NUMBER = re.compile(r"\d+(\.\d+)?")
@@ -95,6 +95,10 @@ def _by_row(function: Callable[..., Any], *names: str, dtype: str | None = None)
         return _series(rows, [function(*values) for values in zip(*(rows[name] for name in names), strict=True)], dtype)
 
     return derive
+
+
+def _head_dims(dim: int, dim_v: Any) -> str:
+    return str(dim) if str(dim_v) == "<NA>" else dims_text(dim, dim_v)  # pandas' own absent value
 
 
 def _scaled(field: str, by: float) -> Callable[[Rows], Series]:
@@ -223,6 +227,7 @@ _ALL = (
     Column("seqlen", "tokens", tokens),
     Column("heads", derive=_by_row("{}:{}".format, "heads_q", "heads_kv")),
     Column("head_dim", "dim"),
+    Column("head_dims", "dim", derive=_by_row(_head_dims, "head_dim", "head_dim_v")),
     _name("dtype"),
     Column("seed"),
     _share("density", "dense", format=lambda value: f"{value:.1%}", drop=4, about="share of pairs that are visible"),

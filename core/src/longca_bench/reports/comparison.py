@@ -40,8 +40,8 @@ __all__ = [
 
 #: The fields that make two records a pair.
 KEY = (
-    "kernel", "pattern", "seqlen", "lengths", "seed", "heads_q", "heads_kv", "head_dim", "dtype", "direction",
-    "mask_digest", "strategy", "placement", "world_size", "mesh", "transport",
+    "kernel", "pattern", "seqlen", "lengths", "seed", "heads_q", "heads_kv", "head_dim", "head_dim_v", "dtype",
+    "direction", "mask_digest", "strategy", "placement", "world_size", "mesh", "transport",
 )  # fmt: skip
 #: The facts that must be alike for times to be compared, by the dotted names of `environment.json`; `driver` if known.
 MUST_MATCH = ("device.name", "packages.torch", "python", "suite", "environment.json")
@@ -54,7 +54,7 @@ _VIEW = View(
     title="{who}, {direction}",
     sort=("seqlen",),
     rows=("mask", "seqlen"),
-    varying=("heads", "head_dim", "dtype", "seed"),
+    varying=("heads", "head_dims", "dtype", "seed"),
     apart=("case",),
     values=tuple(Value(name, "first") for name in ("a_ms", "b_ms", "ratio", "interval", "verdict")),
 )
@@ -275,7 +275,7 @@ def _case(record: Record) -> str:
     mask = mask_name(record.pattern, record.factors)
     whose = shared_by(record.kernel, record.strategy, record.placement, record.mesh, record.transport)
     words = (whose, mask, tokens(record.seqlen), record.direction, record.dtype)
-    shape = f"{record.heads_q}:{record.heads_kv} heads of {record.head_dim}, seed {record.seed}"
+    shape = f"{record.heads_q}:{record.heads_kv} heads of {record.dims_text}, seed {record.seed}"
     return f"{' '.join(words)}, {shape}"
 
 

@@ -30,9 +30,9 @@ _RANKS: dict[str, Any] = {
     "status": "ok",
     "condition": lambda rows: rows["strategy"].notna() & (rows["direction"] != "step"),
 }
-_SHAPE = ("heads_q", "heads_kv", "head_dim", "dtype", "seqlen", "pattern_place", "block", "kept")
-_SETTING = ("kernel", "seqlen", "world_size", "heads", "head_dim")
-_ON_RANKS = "{kernel}, {seqlen} tokens, {world_size}, {heads} heads of {head_dim}"
+_SHAPE = ("heads_q", "heads_kv", "head_dim", "head_dims", "dtype", "seqlen", "pattern_place", "block", "kept")
+_SETTING = ("kernel", "seqlen", "world_size", "heads", "head_dims")
+_ON_RANKS = "{kernel}, {seqlen} tokens, {world_size}, {heads} heads of {head_dims}"
 
 
 def few(names: Sequence[str]) -> str:
@@ -61,7 +61,7 @@ RESULTS = View(
     tables=("direction",),
     title="{direction}",
     rows=("mask", "seqlen"),
-    varying=("heads", "head_dim", "dtype", "seed", "run"),
+    varying=("heads", "head_dims", "dtype", "seed", "run"),
     apart=("mask_digest", "run_number"),
     beside=_firsts("density", "tile_efficiency"),
     across=("kernel",),
@@ -75,8 +75,8 @@ RESULTS = View(
 #: Ms, throughput and costs by strategy and placement, a table for each mask and direction.
 STRATEGIES = View(
     where={"condition": lambda rows: rows["strategy"].notna() & (rows["status"] != "unsupported")},
-    tables=("mask", "direction", "seqlen", "world_size", "heads", "head_dim", "dtype", "mask_digest", "seed"),
-    title="{mask} {direction}, {seqlen} tokens, {world_size}, {heads}×{head_dim} {dtype}",
+    tables=("mask", "direction", "seqlen", "world_size", "heads", "head_dims", "dtype", "mask_digest", "seed"),
+    title="{mask} {direction}, {seqlen} tokens, {world_size}, {heads}×{head_dims} {dtype}",
     rows=("way", "placing", "kernel"),
     varying=("run",),
     apart=("run_number", "case"),
@@ -108,8 +108,8 @@ NOT_MEASURED = View(
 THROUGHPUT = View(
     where=_ONE_DEVICE,
     sort=("direction_place", *_SHAPE),
-    tables=("direction", "heads", "head_dim", "dtype", "seqlen"),
-    title="{direction}, {seqlen} tokens, {heads} heads of {head_dim}",
+    tables=("direction", "heads", "head_dims", "dtype", "seqlen"),
+    title="{direction}, {seqlen} tokens, {heads} heads of {head_dims}",
     rows=("mask",),
     beside=(Value("tile_efficiency", "range", format=percent_range), Value("draw", "nunique", "draws")),
     across=("half",),
@@ -149,8 +149,8 @@ def _has_choices(rows: Rows) -> Series:
 BEST_PAIR = View(
     where={**_ONE_DEVICE, "condition": _has_choices},
     sort=_SHAPE,
-    tables=("heads", "head_dim", "dtype", "seqlen"),
-    title="training, {seqlen} tokens, {heads} heads of {head_dim}",
+    tables=("heads", "head_dims", "dtype", "seqlen"),
+    title="training, {seqlen} tokens, {heads} heads of {head_dims}",
     rows=("mask",),
     values=(
         Value("draw", "nunique", "draws"),
@@ -293,7 +293,7 @@ def fastest_strategies(rows: Rows) -> list[Table]:
     direction of the records is left out, and so is a strategy of heads and rings without a ring, which is Ulysses under
     another name.
     """
-    problem = ["kernel", "world_size", "heads", "seqlen", "pattern_place", "mask", "head_dim", "dtype"]
+    problem = ["kernel", "world_size", "heads", "seqlen", "pattern_place", "mask", "head_dims", "dtype"]
     way, case = ["strategy", "way", "final_placement"], [*DRAW, "direction"]
     frame = rows.where(**_RANKS).frame((*problem, *way, *case, "mesh", "median", "alone_seconds", "busy"))
     frame = frame[~frame["mesh"].str.fullmatch(r"(\w+=1,)+\w+=\d+")].assign(_busy=frame["busy"] != "")

@@ -56,7 +56,8 @@ class Case:
 
     `seqlen` counts the tokens of all ranks. `lengths` is the source of document lengths. `factors` are the mask factors
     of the suite, as sorted (name, value) pairs. A case with `parallel` is shared by ranks. `allow_unverified` lets an
-    offer run that nobody verified on the device, and is no part of the case's digest.
+    offer run that nobody verified on the device, and is no part of the case's digest. `head_dim_v` is that of v, or
+    None for that of q and k.
     """
 
     kernel: str
@@ -72,14 +73,17 @@ class Case:
     factors: tuple[tuple[str, int | float | tuple[int, ...]], ...] = ()
     parallel: Parallel | None = None
     allow_unverified: bool = False
+    head_dim_v: int | None = None
 
     def digest(self, device: str) -> str:
         """16 hex digits of the case on a device."""
         about = asdict(self)
         del about["allow_unverified"]
-        if self.parallel is None:  # the first records were made before cases had this field
+        if self.head_dim_v is None:  # the first records were made before cases had these fields
+            del about["head_dim_v"]
+        if self.parallel is None:
             del about["parallel"]
-        elif self.parallel.transport is Transport.AUTO:  # nor did they have this
+        elif self.parallel.transport is Transport.AUTO:
             del about["parallel"]["transport"]
         text = json.dumps([about, device], sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
@@ -89,7 +93,7 @@ class Case:
         """The case's mask, drawn from its seed."""
         heads = self.heads_kv if get_pattern(self.pattern).per_head else 1
         same = replace(self, kernel="", dtype="float32", direction=Direction.FORWARD, head_dim=1, parallel=None)
-        return _mask(replace(same, heads_q=1, heads_kv=heads))
+        return _mask(replace(same, heads_q=1, heads_kv=heads, head_dim_v=None))
 
     def problem(self, device: Device) -> Problem:
         """The problem that the kernel gets."""
@@ -98,6 +102,7 @@ class Case:
             heads_q=self.heads_q,
             heads_kv=self.heads_kv,
             head_dim=self.head_dim,
+            head_dim_v=self.head_dim_v,
             dtype=self.dtype,
             device=device,
             direction=self.direction,

@@ -15,6 +15,7 @@ from longca.manifests import StrategyManifest, Transport
 from longca.manifests.pairs import join, singles, split
 from longca.manifests.problem import Direction
 from longca.masks import PATTERNS
+from longca.parsing import parse_head_dim
 from longca_bench.suites.case import Case, Parallel
 from longca_bench.suites.meshes import fitting_meshes
 from longca_bench.suites.selection import Selection, absent, check, halves, nothing_left, strategies_of
@@ -75,8 +76,9 @@ def _cases(sweep: Sweep, patterns: Iterable[str], axes: Sequence[Iterable[Any]])
     for seqlen, (pattern, factors), seed, heads, head_dim, dtype, call in product(lengths, masks, *others):
         kernel, parallel, direction = call
         heads_q, heads_kv = map(int, heads.split(":"))
-        about = (sweep.lengths, seed, heads_q, heads_kv, head_dim, dtype, direction, factors, parallel)
-        yield Case(kernel, pattern, seqlen, *about)
+        dim, dim_v = parse_head_dim(str(head_dim))
+        about = (sweep.lengths, seed, heads_q, heads_kv, dim, dtype, direction, factors, parallel)
+        yield Case(kernel, pattern, seqlen, *about, head_dim_v=dim_v)
 
 
 def _matrix(

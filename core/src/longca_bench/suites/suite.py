@@ -17,7 +17,16 @@ from pathlib import Path
 from typing import Annotated
 
 from importlib_metadata import entry_points
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from longca.errors import RequestError, UnknownNameError
@@ -27,7 +36,7 @@ from longca.manifests.kernel import Name
 from longca.manifests.offers import DType, parse_dtype
 from longca.manifests.problem import Direction
 from longca.masks import get_pattern
-from longca.parsing import parse_bytes, parse_heads, parse_tokens
+from longca.parsing import parse_bytes, parse_head_dim, parse_heads, parse_tokens
 from longca_bench.suites.meshes import check_mesh
 
 __all__ = ["Heads", "Suite", "Sweep", "builtin_suites", "complaints", "load_suite"]
@@ -48,6 +57,14 @@ _GROUP = "longca.suites"
 
 def _heads(text: str) -> str:
     return "{}:{}".format(*parse_heads(text))
+
+
+def _head_dim(value: object) -> int | str:
+    """A head dimension of q, k and v, or such as `192:128` with another one of v."""
+    dims = (value, None) if isinstance(value, int) and not isinstance(value, bool) else parse_head_dim(str(value))
+    if not all(1 <= dim <= 2**16 for dim in dims if dim is not None):
+        raise ValueError(f"{shown(value)} was given; give integers from 1 to {2**16}")
+    return dims[0] if dims[1] is None else "{}:{}".format(*dims)
 
 
 def _pattern(name: str) -> str:
@@ -71,6 +88,7 @@ def _tokens(value: object) -> object:
 PatternName = Annotated[str, AfterValidator(_pattern)]
 Value = Annotated[int | float | list[int], BeforeValidator(_tokens), AfterValidator(_value)]
 Heads = Annotated[str, AfterValidator(_heads)]
+HeadDim = Annotated[int | str, PlainValidator(_head_dim)]
 Mesh = Annotated[str, AfterValidator(check_mesh)]
 DistributionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([\w.-]{0,98}[A-Za-z0-9])?$")]
 Seqlen = Annotated[int, BeforeValidator(_tokens), Field(strict=True, ge=1, le=MAX_TOKENS)]
@@ -90,7 +108,7 @@ class Sweep(BaseModel):
         lengths: The source of document lengths, as in `longca.masks.sample`.
         seeds: Seeds of masks and inputs. Each seed is another draw, and the same for every kernel.
         heads: Query heads and KV heads, such as `64:8`.
-        head_dims: Head dimensions.
+        head_dims: Head dimensions, such as 128, or `192:128` with another one of v.
         dtypes: Data types, such as `bfloat16` or `bf16`.
         directions: `forward`, `backward`, or both.
         factors: Mask factors with fixed values, by pattern. The other factors are drawn.
@@ -116,7 +134,7 @@ class Sweep(BaseModel):
     lengths: str = "auto"
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (0,)
     heads: Annotated[tuple[Heads, ...], Field(min_length=1)]
-    head_dims: Annotated[tuple[Annotated[int, Field(strict=True, ge=1, le=2**16)], ...], Field(min_length=1)]
+    head_dims: Annotated[tuple[HeadDim, ...], Field(min_length=1)]
     dtypes: Annotated[tuple[Annotated[DType, BeforeValidator(parse_dtype)], ...], Field(min_length=1)]
     directions: Annotated[tuple[Direction, ...], Field(min_length=1)] = (Direction.FORWARD, Direction.BACKWARD)
     factors: dict[str, dict[str, Value]] = {}

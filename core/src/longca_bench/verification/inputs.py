@@ -29,7 +29,9 @@ _USUAL = 8.0  # length of a query of head dim 64
 
 @dataclass(frozen=True)
 class Inputs:
-    """The tensors of a problem: q and the output's gradient dout [Tq, Hq, D], k and v [Tk, Hkv, D]."""
+    """The tensors of a problem: q [Tq, Hq, D], k [Tk, Hkv, D], v [Tk, Hkv, Dv], and the output's gradient dout
+    [Tq, Hq, Dv].
+    """
 
     q: Tensor
     k: Tensor
@@ -47,13 +49,14 @@ def draw_inputs(problem: Problem, seed: int, outliers: float = 0.0) -> Inputs:
     `outliers` is the product of q and k, a level, of every second query and a few outlier keys. 0 is for no outliers.
     """
     mask = problem.concrete_mask
-    queries = (mask.seqlen_q, problem.heads_q, problem.head_dim)
-    keys = (mask.seqlen_k, problem.num_heads_kv, problem.head_dim)
+    queries, keys = (mask.seqlen_q, problem.heads_q), (mask.seqlen_k, problem.num_heads_kv)
+    dim, dim_v = problem.dims
+    shapes = (*queries, dim), (*keys, dim), (*keys, dim_v), (*queries, dim_v)
     dtype, device = torch_dtype(problem.dtype), torch_device(problem.device)
     with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
         q, k, v, dout = (
             _normal(torch.empty(shape, dtype=dtype, device=device), (seed, index), pool)
-            for index, shape in enumerate((queries, keys, keys, queries))
+            for index, shape in enumerate(shapes)
         )
     if outliers:
         _add_outliers(q, k, dout, np.random.default_rng(seed), outliers)

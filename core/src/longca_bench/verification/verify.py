@@ -90,7 +90,7 @@ def check_forward(
     """
     means, (tokens, heads, _) = means or Means.here(inputs.q), inputs.q.shape
     buffers = {
-        "out": means.empty(tuple(inputs.q.shape), inputs.q.dtype).fill_(torch.nan),
+        "out": means.empty(tuple(inputs.dout.shape), inputs.q.dtype).fill_(torch.nan),
         "lse": means.empty((heads, tokens), lse_dtype(inputs.q)).fill_(torch.nan),
     }
     found = _checked(

@@ -68,7 +68,7 @@ def refusal(arguments):
         (suite(seqlens="[" + "-1," * 1000 + "]"), "; and 992 more"),
         (suite(kernels='["' + "a" * 100_000 + '"]'), "characters)…"),
         (suite(heads=f'["{DIGITS}:1"]'), "give query heads that are a multiple of KV heads"),
-        (suite(head_dims="[10000000000]"), "less than or equal to 65536"),
+        (suite(head_dims="[10000000000]"), "give integers from 1 to 65536"),
         (suite(seqlens=THOUSAND, seeds=THOUSAND, head_dims=THOUSAND), "has 2000000000 cases; at most 100000"),
         (
             suite(

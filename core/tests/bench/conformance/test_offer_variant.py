@@ -34,14 +34,16 @@ def ask(core):
     [
         ({"head_dims": (128, 64, 96)}, (64, 96, 128)),
         ({"head_dims": (256,)}, (256,)),
+        ({"head_dims": (128, 64, (192, 128))}, (64, 128, (192, 128))),
         ({"max_head_dim": 256, "head_dim_multiple": 8}, (64, 256, 40)),
+        ({"max_head_dim": 256, "head_dim_multiple": 8, "unequal_head_dims": True}, (64, 256, 40, (256, 40), (40, 256))),
         ({}, (64, 128, 43)),
         ({"max_head_dim": 32}, (32,)),
         ({"head_dim_multiple": 96}, (96,)),
     ],
 )
 def test_head_dims(fields, dims):
-    assert head_dims(offer(**fields)) == dims
+    assert head_dims(offer(**fields)) == tuple(dim if isinstance(dim, tuple) else (dim, dim) for dim in dims)
 
 
 def test_every_head_dim_is_asked_and_the_first_with_every_mask(ask):

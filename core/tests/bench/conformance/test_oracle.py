@@ -21,6 +21,7 @@ def test_a_right_kernel():
     found = verify(Base(), CAUSAL)
     assert {finding.tensor for finding in found.findings} == {"out", "lse", "counts", "dq", "dk", "dv"}
     assert verify("naive", CAUSAL, direction="forward", dtype="bfloat16", heads=(3, 3), head_dim=40).passed
+    assert verify("naive", CAUSAL, dtype="bfloat16", heads=(3, 3), head_dim=40, head_dim_v=24).passed
 
 
 class WithoutMaximum(Naive):

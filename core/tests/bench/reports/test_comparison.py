@@ -70,7 +70,15 @@ def test_what_is_not_ok_is_listed_and_never_compared(status):
 
 
 @pytest.mark.parametrize(
-    "field", [{"seed": 1}, {"lengths": "pile"}, {"head_dim": 64}, {"heads_kv": 4}, {"mask_digest": "f" * 16}]
+    "field",
+    [
+        {"seed": 1},
+        {"lengths": "pile"},
+        {"head_dim": 64},
+        {"head_dim_v": 16},
+        {"heads_kv": 4},
+        {"mask_digest": "f" * 16},
+    ],
 )
 def test_other_cases_are_no_pair(field):
     comparison = compare_runs(run(record(), record("sdpa")), run(record(**field), record("sdpa")))
