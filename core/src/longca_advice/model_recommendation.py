@@ -23,7 +23,8 @@ class LayerAnswer:
     Attributes:
         found: All choices for these layers by themselves.
         choice: The choice for these layers in the model, or None if none fits. On several ranks all layers share a
-            strategy, a mesh and a placement, so it need not be the first choice.
+            strategy, a mesh and a placement, so it need not be the first choice. It is predicted with the shards that
+            the placement gives the layers' own mask.
     """
 
     kind: LayerKind
@@ -32,11 +33,8 @@ class LayerAnswer:
 
     def as_json(self) -> dict[str, Any]:
         """It as plain data."""
-        return {
-            **asdict(self.kind),
-            "choice": self.choice and self.choice.as_json(),
-            "recommendation": self.found.as_json(),
-        }
+        choice = self.choice and self.choice.as_json()
+        return {**asdict(self.kind), "choice": choice, "recommendation": self.found.as_json()}
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,8 @@ def _row(layer: LayerAnswer, is_shared: bool, size: float) -> list[str]:
     heads = f"{kind.heads[0]}:{kind.heads[1]} of {dims}{', sinks' * kind.sinks}"
     about = [str(kind.count), _mask(layer), heads + (f", cap {kind.softcap:g}" if kind.softcap else "")]
     if choice is None:
-        return [*about, "not ranked" if layer.found.unmeasured else "refused", "", "", "", ""]
+        why = "not ranked" if layer.found.unmeasured else "does not fit" if layer.found.choices else "refused"
+        return [*about, why, "", "", "", ""]
     seconds, how = choice.seconds, "" if is_shared or choice.layout is None else f" with {choice.layout}"
     backward = "" if seconds.backward is None else time_text(seconds.backward)
     times = [time_text(seconds.forward), backward, time_text(kind.count * seconds.total)]
