@@ -88,11 +88,11 @@ def recommend_model(mask: Mask, model: str | Path | Model, **options: Any) -> Mo
     Args:
         mask: The mask of layers without a window. Layers with a window see the part of it within their window.
         model: A model, its name such as `gpt-oss-20b`, or the path of its `config.json` or of the folder with it.
-        **options: Arguments of `longca.recommend`, but those that the model decides on.
+        **options: Other arguments of `longca.recommend`. The model decides on heads, dims, scale, soft cap and sinks.
 
     Raises:
         UnknownNameError: Nobody knows the model.
-        RequestError: As of `longca.recommend`. Or a file does not say what the layers ask of attention.
+        RequestError: As of `longca.recommend`. Or a file does not describe the attention of the layers.
     """
     known = model if isinstance(model, Model) else find_model(model)
     found = [_recommend(kind, mask, options) for kind in known.kinds]

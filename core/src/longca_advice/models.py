@@ -1,13 +1,14 @@
-"""Models by name, or by a `config.json` of transformers: what their layers ask of attention.
+"""Models by name, or by a `config.json` of transformers: the attention of their layers.
 
 `models.jsonl` has the fields of some models' published `config.json`. A user's file is read in the same way. The fields
-mean what they mean in transformers 5.24.
+have the meaning of transformers 5.24.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os.path
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -53,7 +54,7 @@ _UNKNOWN = (
 
 @dataclass(frozen=True)
 class LayerKind:
-    """What the layers of one kind ask of attention.
+    """The attention of a model's layers of one kind.
 
     Attributes:
         count: Number of these layers.
@@ -106,12 +107,12 @@ def find_model(model: str | Path) -> Model:
 
     Raises:
         UnknownNameError: Nobody knows the model.
-        RequestError: A file cannot be read, or does not say what the layers ask of attention.
+        RequestError: A file cannot be read, or does not describe the attention of the layers.
     """
     path, known = Path(model), known_models()
     name = re.sub("-(it|pt|instruct|base)$", "", str(model).lower().rpartition("/")[2])
-    if str(model).lower() not in known and (path.suffix == ".json" or path.exists()):
-        path = path / "config.json" if path.is_dir() else path
+    if str(model).lower() not in known and (path.suffix == ".json" or os.path.exists(path)):
+        path = path / "config.json" if os.path.isdir(path) else path
         return _model(str(path), _read(path))
     if name not in known:
         unknown = UnknownNameError("model", str(model), known)

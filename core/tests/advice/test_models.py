@@ -184,5 +184,7 @@ def test_a_file_that_does_not_say_it_is_refused_in_a_line(file, config, said):
 def test_a_name_that_nobody_knows_gets_the_nearest_ones(tmp_path):
     with pytest.raises(UnknownNameError, match=r"gpt-oss-20b.*config\.json"):
         find_model("gpt-oss-21b")
+    with pytest.raises(UnknownNameError):
+        find_model("x" * 5000)
     with pytest.raises(RequestError, match="cannot read"):
         find_model(tmp_path)
