@@ -52,6 +52,10 @@ class ModelRecommendation:
     layers: tuple[LayerAnswer, ...]
     is_shared: bool
 
+    def __repr__(self) -> str:
+        step = f"{self.seconds.total * 1e3:.3g} ms a step" if self.seconds else "nothing"
+        return f"<ModelRecommendation of {self.model.name}: {step}, {len(self.layers)} kinds of layers>"
+
     def __str__(self) -> str:
         """The text that `longca recommend --model` prints."""
         text: str = importlib.import_module("longca_bench.reports.model_recommendation").model_text(self)

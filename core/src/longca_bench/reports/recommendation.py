@@ -27,7 +27,6 @@ __all__ = [
     "remarks",
     "say",
     "say_nothing",
-    "say_refused",
 ]
 
 #: The number of choices and of reasons without --all.
@@ -49,7 +48,12 @@ def print_recommendation(console: Console, found: Recommendation, *, everything:
         if totals != sorted(totals):
             say(console, "Order: a time counts as longer where nobody measured such calls, and for pairs.")
     say(console, *_unmeasured(found), *meanings([*found.choices, *found.unmeasured]), *remarks(found, found.best))
-    say_refused(console, found, everything=everything)
+    if found.refused:
+        reasons = by_reason(_refusal(refused) for refused in found.refused)
+        some = dict(list(reasons.items())[: None if everything else _SHOWN])
+        say(console, "\nrefused:", *(f"  {', '.join(names)}: {reason}" for reason, names in some.items()))
+        hidden = [names for reason, names in reasons.items() if reason not in some]
+        _say_hidden(console, sum(map(len, hidden)), "refusal")
     if found.best is not None:
         console.print()
         commands = [" && ".join(found.best.install)] if found.best.install else []
@@ -71,20 +75,13 @@ def say(console: Console, *lines: str) -> None:
 
 
 def say_nothing(console: Console, found: Recommendation, what: str) -> None:
-    """Prints why nothing can be chosen for a part of a question."""
+    """Prints why nothing can be chosen for a part of a question, and the reason that refuses most kernels."""
     say(console, f"\n{what}: {_nothing(found)}", *_unmeasured(found))
-    say_refused(console, found)
-
-
-def say_refused(console: Console, found: Recommendation, *, everything: bool = False) -> None:
-    """Prints the refusals by their reasons, the first ones or all."""
-    if not found.refused:
-        return
     reasons = by_reason(_refusal(refused) for refused in found.refused)
-    some = dict(list(reasons.items())[: None if everything else _SHOWN])
-    say(console, "\nrefused:", *(f"  {', '.join(names)}: {reason}" for reason, names in some.items()))
-    hidden = [names for reason, names in reasons.items() if reason not in some]
-    _say_hidden(console, sum(map(len, hidden)), "refusal")
+    if reasons:
+        common = max(reasons, key=lambda reason: len(reasons[reason]))
+        say(console, f"refused: {', '.join(reasons.pop(common))}: {common}")
+        _say_hidden(console, sum(map(len, reasons.values())), "refusal")
 
 
 def print_why(console: Console, found: Recommendation, name: str, strategies: Collection[str]) -> None:
