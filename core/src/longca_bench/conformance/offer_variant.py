@@ -19,7 +19,7 @@ from longca.manifests.problem import Direction
 from longca.masks import Mask
 from longca.plugins import Registry
 from longca_bench.conformance.isolation import Isolation
-from longca_bench.conformance.problems import Labelled, few, long_problems, problems_for, small_problems
+from longca_bench.conformance.problems import SOFTCAP, Labelled, few, long_problems, problems_for, small_problems
 
 __all__ = ["OVERTAKEN", "PARTNER", "NotApplicableError", "OfferVariant", "offer_variants"]
 
@@ -67,7 +67,7 @@ class OfferVariant:
         """Labelled problems that the offer covers, of some labelled masks for one head dimension.
 
         Without masks they are the problems of `longca verify`: small masks of every form, a few of them for each
-        further head dimension, and long masks on CUDA devices.
+        further head dimension, a few with a soft cap if the offer has one, and long masks on CUDA devices.
 
         Raises:
             NotApplicableError: The offer covers none of the problems on this device.
@@ -86,6 +86,8 @@ class OfferVariant:
             of_dim, reason = self._covered(asked)
             refusal = refusal or reason
             found += few(of_dim) if found else of_dim
+        if self.offer.softcap:
+            found += self._covered(_capped(label, problem) for label, problem in few(found))[0]
         if self.device.kind == "cuda":
             found += self._covered(long_problems(self.offer, self._make))[0]
         return found, refusal
@@ -127,12 +129,13 @@ class OfferVariant:
         """The problem as it resolves to the offer, which may stand behind another one. None if it does not.
 
         A deterministic offer behind a faster one that is not is reached by asking for equal bits. An offer that
-        composes, behind one that does not, is reached by a part of a larger softmax.
+        composes, behind one that does not, is reached by a part of a larger softmax, and one with a soft cap by a cap.
         """
         ways = [
             (label, problem),
             (f"{label}, deterministic", replace(problem, deterministic=True)),
             (f"{label}, composed", replace(problem, composed=True)),
+            _capped(label, problem),
         ]
         return next((way for way in ways if self.registry.resolve(self.name, way[1]).is_by(self.offer)), None)
 
@@ -156,6 +159,10 @@ def offer_variants(
         for dtype in offer.dtypes:
             for direction in (Direction.BACKWARD,) if paired else offer.directions:
                 yield OfferVariant(registry, name, offer, dtype, direction, device, isolation, allow_unverified)
+
+
+def _capped(label: str, problem: Problem) -> Labelled:
+    return (label, problem) if problem.softcap else (f"{label}, soft cap", replace(problem, softcap=SOFTCAP))
 
 
 def _telling(refusals: Sequence[Reason]) -> str:

@@ -67,6 +67,7 @@ def verify(
     heads: tuple[int, int] = (4, 2),
     head_dim: int = 64,
     head_dim_v: int | None = None,
+    softcap: float | None = None,
     device: Device | None = None,
     seed: int = 0,
 ) -> Verification:
@@ -83,6 +84,7 @@ def verify(
         heads: Query heads and KV heads.
         head_dim: Head dimension of q and k.
         head_dim_v: Head dimension of v. None for that of q and k.
+        softcap: Bound of the scores (`longca.Problem`). None for no bound.
         device: The device. None takes this machine's GPU, or the CPU without a GPU.
         seed: Seed of the inputs.
 
@@ -103,6 +105,7 @@ def verify(
         dtype=dtype,
         device=device or current_device(),
         direction=Direction(direction),
+        softcap=softcap,
     )
     if isinstance(kernel, str):
         name = kernel

@@ -10,6 +10,7 @@ from longca_bench.conformance.masks import long_blocks, long_masks, small_masks
 
 __all__ = [
     "OUTLIERS_EACH",
+    "SOFTCAP",
     "Labelled",
     "few",
     "head_dims",
@@ -23,6 +24,8 @@ _FEW = 3  # masks for each further head dimension, because a kernel is compiled 
 _LONG_HEAD_DIM = 128
 #: One problem of so many is also verified on inputs with outliers.
 OUTLIERS_EACH = 8
+#: A soft cap that bends the scores of standard normal inputs by a tenth and more.
+SOFTCAP = 2.0
 
 #: A problem with its label.
 Labelled = tuple[str, Problem]

@@ -182,8 +182,8 @@ def _value_finding(name: str, result: Tensor, expected: Reference, rough_lse: bo
         return _sampled_finding(name, result, expected, rough_lse)
     if name != "lse":
         return _worst_row(name, result, expected.rows[name], expected.largest_lse)
-    dtype = torch_dtype(expected.problem.dtype)
-    return _lse_finding(name, result, expected.lse, lse_limit(expected.lse, dtype, rough=rough_lse))
+    dtype, capped = torch_dtype(expected.problem.dtype), expected.problem.softcap is not None
+    return _lse_finding(name, result, expected.lse, lse_limit(expected.lse, dtype, rough=rough_lse, capped=capped))
 
 
 def _sampled_finding(name: str, result: Tensor, expected: Reference, rough_lse: bool) -> Finding:

@@ -15,15 +15,17 @@ __all__ = ["COUNT_LIMIT", "HALF_ULPS", "LSE_LIMITS", "WIDE_ULPS", "lse_limit", "
 WIDE_ULPS = 32.0
 #: Further ulps of bfloat16 and float16, from the weights and the result.
 HALF_ULPS = 1.0
-#: Largest error of lse, relative to the larger of |lse| and 1, by the tensors' precision.
-LSE_LIMITS = {"wide": 2.0**-17, "half": 2.0**-13}
+#: Largest error of lse, relative to the larger of |lse| and 1, by the tensors' precision. Kernels for 16 bits cap
+#: scores by NVIDIA's tanh.approx, whose relative error is 2⁻¹¹.
+LSE_LIMITS = {"wide": 2.0**-17, "half": 2.0**-13, "capped half": 2.0**-10}
 #: Finest limit of counts. Counts up to 8192 visible keys are exact, and larger ones to one part in 16 K.
 COUNT_LIMIT = 2.0**-14
 
 
-def lse_limit(lse: Tensor, dtype: torch.dtype, *, rough: bool) -> Tensor:
-    """The largest error of each right lse that passes, by the problem's dtype and whether the offer calls it rough."""
-    limit = LSE_LIMITS["half" if dtype.itemsize == 2 else "wide"] * lse.abs().clamp_min(1.0)
+def lse_limit(lse: Tensor, dtype: torch.dtype, *, rough: bool, capped: bool = False) -> Tensor:
+    """The largest error of each right lse that passes, by the dtype, whether the offer is rough, and soft caps."""
+    precision = "wide" if dtype.itemsize > 2 else "capped half" if capped else "half"
+    limit = LSE_LIMITS[precision] * lse.abs().clamp_min(1.0)
     # A sum of rounded weights has no larger relative error than each weight.
     return limit + torch.finfo(dtype).eps / 2 if rough else limit
 

@@ -71,6 +71,13 @@ def test_an_offer_behind_a_faster_one_is_reached_by_asking_for_equal_bits(ask):
     assert not ask(offer(deterministic=True))[0][1].deterministic
 
 
+def test_an_offer_with_a_soft_cap_is_asked_for_both_and_behind_one_without_for_caps_alone(ask):
+    found = [problem.softcap for _, problem in ask(offer(softcap=True))]
+    assert None in found
+    assert len(set(found)) == 2
+    assert all(problem.softcap and "soft cap" in label for label, problem in ask(offer(), offer(softcap=True)))
+
+
 @pytest.mark.parametrize(
     ("offers", "reason"),
     [

@@ -9,7 +9,9 @@ from longca_bench.conformance.isolation import Isolation
 from longca_bench.conformance.kept_verdicts import doubt
 from longca_bench.conformance.offer_variant import OfferVariant, offer_variants
 from longca_bench.conformance.offers import OfferCheck, verify_variant
+from longca_bench.conformance.oracle import verify_problem
 from longca_bench.verification.findings import Finding
+from longca_builtin.naive import Naive
 
 CPU, HERE = Device("cpu"), Isolation(isolated=False)
 
@@ -44,6 +46,15 @@ def test_composition_is_verified_where_it_is_declared(checks):
     worst = [check.worst[1].tensor for check in checks["naive"] if check.direction == "backward" and check.worst]
     assert checks["naive"][0].offer.backward is Backward.EXTERNAL
     assert any(tensor.endswith("as a part") for tensor in worst)
+
+
+def test_a_kernel_that_ignores_its_soft_cap_is_wrong(core, monkeypatch):
+    plan = Naive.plan
+    monkeypatch.setattr(Naive, "plan", lambda self, problem: plan(self, replace(problem, softcap=None)))
+    variant = next(offer_variants(core, "naive", CPU, HERE))
+    capped = [problem for _, problem in variant.problems() if problem.softcap]
+    assert capped
+    assert not any(verify_problem(variant.kernel, problem, variant.offer).passed for problem in capped)
 
 
 def test_a_pair_whose_halves_do_not_fit_says_why(core):
