@@ -24,14 +24,15 @@ class VariableBlockSparseAttentionWrapper:
     def reset_workspace_buffer(self, workspace, schedule):
         self.workspace, self._int_workspace_buffer = workspace, schedule
 
-    def plan(self, kept, rows, columns, heads_q, heads_kv, head_dim, *, sm_scale, q_data_type):
+    def plan(self, kept, rows, columns, heads_q, heads_kv, head_dim, *, sm_scale, logits_soft_cap, q_data_type):
         assert kept.dtype == torch.bool
         assert rows.dtype == columns.dtype == torch.int32
         assert kept.shape == (heads_kv, rows.shape[1], columns.shape[1])
         assert rows.shape[0] == columns.shape[0] == heads_kv
         assert kept.any(-1).all(), "a request without pages"
         self.heads, self.scale, self.dtype = (heads_q, heads_kv, head_dim), sm_scale, q_data_type
-        module = (self.backend, *[q_data_type] * 3, torch.int32, head_dim, head_dim, 0, False, False, False)
+        self.cap, about = logits_soft_cap or 0.0, (0, False, bool(logits_soft_cap), False)
+        module = (self.backend, *[q_data_type] * 3, torch.int32, head_dim, head_dim, *about)
         assert module in self.compiled, "it is to be compiled before, and timed"
         first = columns.cumsum(1) - columns + torch.arange(heads_kv)[:, None] * columns.sum(1, keepdim=True)
         pages = [
@@ -60,6 +61,7 @@ class VariableBlockSparseAttentionWrapper:
         for (start, stop), (first, last) in bounds:
             pages = self._paged_kv_indices_buf[first:last].long()
             scores = packed[start:stop] @ keys[pages].T * self.scale
+            scores = self.cap * (scores / self.cap).tanh() if self.cap > 0 else scores
             sums[start:stop] = scores.logsumexp(-1)
             out[start:stop] = scores.softmax(-1) @ values[pages]
 

@@ -68,6 +68,11 @@ def test_every_mask_it_takes(kernel, mask, heads):
     verify(kernel(), mask, direction="forward", device=Device("cpu"), heads=heads, head_dim=64)
 
 
+@pytest.mark.parametrize("kernel", [FlashInferFA2, FlashInferFA3])
+def test_a_soft_cap(kernel):
+    verify(kernel(), MASKS["variable blocks"], direction="forward", device=Device("cpu"), heads=(8, 2), softcap=1.0)
+
+
 def test_strided_inputs_and_buffers():
     asked = problem(MASKS["variable blocks"])
     inputs = draw_inputs(asked, 0)

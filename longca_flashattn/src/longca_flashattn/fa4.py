@@ -15,7 +15,7 @@ from longca.masks import BlockSparseMask
 from longca_flashattn import NATIVE_FORMS
 from longca_flashattn.calls import Call, CallsKernel, CallsPlan
 from longca_flashattn.fa4_blocks import BlocksPlan, blocks_backward, blocks_forward, plan_blocks
-from longca_flashattn.fa4_functions import flash_backward, flash_forward, version
+from longca_flashattn.fa4_functions import capping, flash_backward, flash_forward, version
 from longca_flashattn.fa4_intervals import IntervalsPlan, intervals_backward, intervals_forward, plan_intervals
 
 __all__ = ["FlashAttention4", "NativeMasks"]
@@ -85,7 +85,7 @@ class NativeMasks(CallsKernel):
             *(call.batched(x) for x in (q, k, v)),
             out=None if out is None else call.batched(out),
             lse=None if lse is None else call.batched(lse),
-            **_arguments(call, plan),
+            **(_arguments(call, plan) | capping(plan.problem.softcap)),
         )
 
     def call_backward(
@@ -107,7 +107,7 @@ class NativeMasks(CallsKernel):
             *(call.batched(x) for x in (dout, q, k, v, out, lse)),
             *(None if x is None else call.batched(x) for x in (dq, dk, dv)),
             deterministic=plan.problem.deterministic,
-            **_arguments(call, plan),
+            **(_arguments(call, plan) | capping(plan.problem.softcap, backward=True)),
         )
 
 

@@ -20,7 +20,7 @@ from longca.manifests import Problem
 from longca.masks import BlockSparseMask, Form
 from longca.metadata.block_lists import BlockLists
 from longca.metadata.kept_blocks import kept_lists, tile_lists, unpacked
-from longca_flashattn.fa4_functions import flash_backward, flash_forward
+from longca_flashattn.fa4_functions import capping, flash_backward, flash_forward
 from longca_flashattn.fa4_intervals import backward_tile, sparse_tensors
 
 __all__ = ["BlocksPlan", "Side", "blocks_backward", "blocks_forward", "plan_blocks"]
@@ -225,7 +225,9 @@ def _for_query_heads(lists: BlockLists, problem: Problem) -> BlockLists:
 
 def _arguments(plan: BlocksPlan, side: Side, *, by_key: bool) -> dict[str, Any]:
     """The arguments of FlashAttention-4's functions for one side."""
-    arguments: dict[str, Any] = {"block_sparse_tensors": sparse_tensors(side.partial, side.full, side.tile)}
+    arguments = capping(plan.problem.softcap, backward=by_key) | {
+        "block_sparse_tensors": sparse_tensors(side.partial, side.full, side.tile)
+    }
     if side.table is None:
         return arguments
     columns = side.tile[0 if by_key else 1] // _FRAGMENT

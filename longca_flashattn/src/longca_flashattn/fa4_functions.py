@@ -12,7 +12,7 @@ from torch import Tensor
 
 from longca.kernels.base import fill
 
-__all__ = ["flash_backward", "flash_forward", "version"]
+__all__ = ["capping", "flash_backward", "flash_forward", "version"]
 
 
 @cache
@@ -29,6 +29,17 @@ def _interface() -> Any:
     from flash_attn.cute import interface
 
     return interface
+
+
+@cache
+def capping(softcap: float | None, *, backward: bool = False) -> dict[str, Any]:
+    """The arguments of FlashAttention-4's functions that cap scores. It would hash the functions anew in each call."""
+    if softcap is None:
+        return {}
+    from flash_attn.cute import utils
+
+    mods = {"score_mod": utils.create_softcap_scoremod(softcap)}
+    return mods | {"score_mod_bwd": utils.create_softcap_scoremod_bwd(softcap)} if backward else mods
 
 
 def flash_forward(

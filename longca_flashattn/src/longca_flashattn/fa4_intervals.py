@@ -20,7 +20,7 @@ from longca.masks.blocks import BlockRuns
 from longca.masks.intervals import IntervalPieces
 from longca.metadata.block_lists import BlockLists, block_lists
 from longca.metadata.interval_tables import interval_tables
-from longca_flashattn.fa4_functions import flash_backward, flash_forward
+from longca_flashattn.fa4_functions import capping, flash_backward, flash_forward
 
 __all__ = [
     "IntervalsPlan",
@@ -83,7 +83,7 @@ def intervals_forward(
         lse=None if lse is None else lse[None],
         softmax_scale=plan.problem.scale,
         pack_gqa=False,
-        **_masking(plan.rows, by_key=False, tile=_TILE),
+        **(_masking(plan.rows, by_key=False, tile=_TILE) | capping(plan.problem.softcap)),
         block_sparse_tensors=sparse_tensors(plan.partial, plan.full, (_TILE, _TILE)),
     )
 
@@ -117,7 +117,7 @@ def intervals_backward(
         dk,
         dv,
         softmax_scale=plan.problem.scale,
-        **_masking(plan.columns, by_key=True, tile=tile),
+        **(_masking(plan.columns, by_key=True, tile=tile) | capping(plan.problem.softcap, backward=True)),
         block_sparse_tensors=sparse_tensors(plan.partial_by_key, plan.full_by_key, (tile, _TILE)),
     )
 

@@ -94,11 +94,13 @@ class _FlashInfer:
     def _compiled(self, problem: Problem) -> float:
         """Compiles or loads the kernel for a head dimension and dtype, and returns the seconds that this took."""
         library, dtype, dim = _library("flashinfer.prefill"), torch_dtype(problem.dtype), problem.head_dim
-        no_positions, no_window, no_cap, no_half_scores = 0, False, False, False
+        no_positions, no_window, no_half_scores = 0, False, False
         start = time.perf_counter()
         library.get_batch_prefill_module(
             self.backend,
-            *(dtype, dtype, dtype, torch.int32, dim, dim, no_positions, no_window, no_cap, no_half_scores),
+            *(dtype, dtype, dtype, torch.int32, dim, dim, no_positions, no_window),
+            problem.softcap is not None,
+            no_half_scores,
         )
         return time.perf_counter() - start
 
@@ -124,6 +126,7 @@ class _FlashInfer:
             problem.num_heads_kv,
             problem.head_dim,
             sm_scale=problem.scale,
+            logits_soft_cap=problem.softcap,
             q_data_type=torch_dtype(problem.dtype),
         )
         return wrapper

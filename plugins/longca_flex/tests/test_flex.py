@@ -22,7 +22,7 @@ def kernel():
     return Flex("eager")
 
 
-def problem(mask, heads=(4, 2), direction="backward", scale=None):
+def problem(mask, heads=(4, 2), direction="backward", scale=None, softcap=None):
     return Problem(
         mask=mask,
         heads_q=heads[0],
@@ -32,6 +32,7 @@ def problem(mask, heads=(4, 2), direction="backward", scale=None):
         device=CPU,
         direction=direction,
         softmax_scale=scale,
+        softcap=softcap,
     )
 
 
@@ -65,9 +66,10 @@ MASKS = {
 }
 
 
+@pytest.mark.parametrize("softcap", [None, 1.0])
 @pytest.mark.parametrize("name", MASKS)
-def test_masks(kernel, name):
-    verify(kernel, MASKS[name], heads=(4, 2), head_dim=16, device=CPU)
+def test_masks(kernel, name, softcap):
+    verify(kernel, MASKS[name], heads=(4, 2), head_dim=16, softcap=softcap, device=CPU)
 
 
 @pytest.mark.parametrize(("heads", "mask_heads"), [((4, 4), 1), ((6, 2), 2), ((8, 1), 8)])
@@ -87,15 +89,18 @@ def test_queries_that_see_nothing_give_nothing(kernel):
     assert (dk[torch.from_numpy(~mask.dense().any(0))] == 0).all()
 
 
-def test_parts_of_a_larger_softmax(kernel):
+@pytest.mark.parametrize("softcap", [None, 1.0])
+def test_parts_of_a_larger_softmax(kernel, softcap):
     mask = masks.build("shared_question", 256, documents=DOCUMENTS)
     q, k, v, dout = inputs(mask)
     cuts = [slice(0, 100), slice(100, 256)]
-    plans = [kernel.plan(problem(mask.cut([(0, 256)], [(cut.start, cut.stop)]))) for cut in cuts]
+    plans = [kernel.plan(problem(mask.cut([(0, 256)], [(c.start, c.stop)]), softcap=softcap)) for c in cuts]
     out, lse = merge(*(kernel.forward(q, k[cut], v[cut], plan) for cut, plan in zip(cuts, plans, strict=True)))
     parts = [kernel.backward(dout, q, k[cut], v[cut], out, lse, p) for cut, p in zip(cuts, plans, strict=True)]
     got = (sum(p[0] for p in parts), torch.cat([p[1] for p in parts]), torch.cat([p[2] for p in parts]))
-    for result, expected in zip(got, both_ways(Naive(), problem(mask), q, k, v, dout)[2:], strict=True):
+    for result, expected in zip(
+        got, both_ways(Naive(), problem(mask, softcap=softcap), q, k, v, dout)[2:], strict=True
+    ):
         torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
 
 

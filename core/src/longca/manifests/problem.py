@@ -138,6 +138,8 @@ class Problem:
         if self.softmax_scale is not None and not 0 < self.softmax_scale < math.inf:
             raise RequestError(f"softmax_scale is {self.softmax_scale}; give a number above 0, or None for 1/√head_dim")
         check_softcap(self.softcap)
+        if self.softcap is not None:
+            object.__setattr__(self, "softcap", float(self.softcap))
 
     @property
     def num_heads_kv(self) -> int:

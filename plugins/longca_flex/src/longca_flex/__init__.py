@@ -51,6 +51,12 @@ _BLOCKS = {
     "max_sizes": ((Size.TILES, 2**31 - 1),),  # the kernels count in 32 bits
 }
 
+_OFFERS = (
+    *(Offer.model_validate({**_COMMON, **_INTERVALS, **row}) for row in _ROWS),
+    Offer.model_validate({**_COMMON, **_BLOCKS}),
+)
+_CAPPED = tuple(offer.model_copy(update={"softcap": True, "expected_on": None}) for offer in _OFFERS)
+
 FLEX = KernelManifest(
     name="flex",
     family="flex",
@@ -58,10 +64,7 @@ FLEX = KernelManifest(
     upstream="https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html",
     license="BSD-3-Clause",
     implementation="longca_flex.flex:Flex",
-    offers=(
-        *(Offer.model_validate({**_COMMON, **_INTERVALS, **row}) for row in _ROWS),
-        Offer.model_validate({**_COMMON, **_BLOCKS}),
-    ),
+    offers=(*_OFFERS, *_CAPPED),
 )
 
 

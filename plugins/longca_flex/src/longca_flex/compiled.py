@@ -26,12 +26,11 @@ from longca_flex.lists import SideLists
 from longca_flex.pieces import (
     Seen,
     as_block_mask,
+    capped_by,
     heads_first,
     in_intervals,
     in_kept_blocks,
     is_visible,
-    same_gradient,
-    same_score,
     tokens_first,
 )
 from longca_flex.tile_lists import KeptBlocks
@@ -89,7 +88,14 @@ def compiling_once() -> Iterator[None]:
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, seen: Seen, by_query: SideLists, scale: float, small: bool = False
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    seen: Seen,
+    by_query: SideLists,
+    scale: float,
+    softcap: float | None = None,
+    small: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Attention of q to k and v.
 
@@ -100,6 +106,7 @@ def forward(
         seen: The keys that each query sees.
         by_query: The key blocks that each query block visits.
         scale: Factor on the scores.
+        softcap: Bound on the scores, or None.
         small: Whether these blocks have 64 tokens instead of 128.
 
     Returns:
@@ -115,6 +122,7 @@ def forward(
         q,
         k,
         v,
+        score_mod=None if softcap is None else capped_by(softcap)[0],
         block_mask=block_mask,
         scale=scale,
         enable_gqa=True,
@@ -136,6 +144,7 @@ def backward(
     by_query: SideLists,
     by_key: SideLists,
     scale: float,
+    softcap: float | None = None,
     small: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v.
@@ -151,13 +160,14 @@ def backward(
         by_query: The key blocks that each query block visits.
         by_key: The query blocks that each key block visits.
         scale: Factor on the scores.
+        softcap: Bound on the scores, or None.
         small: Whether these blocks have 64 tokens instead of 128.
 
     Returns:
         dq [Tq, Hq, D], dk and dv [Tk, Hkv, D].
     """
     dout, q, k, v, out = (heads_first(x) for x in (dout, q, k, v, out))
-    dq, dk, dv = _operator(dout, q, k, v, out, log2_sum, seen, by_query, by_key, scale, small)
+    dq, dk, dv = _operator(dout, q, k, v, out, log2_sum, seen, by_query, by_key, scale, softcap, small)
     return tokens_first(dq), tokens_first(dk), tokens_first(dv)
 
 
@@ -172,6 +182,7 @@ def _operator(
     by_query: SideLists,
     by_key: SideLists,
     scale: float,
+    softcap: float | None = None,
     small: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """FlexAttention's backward operator, on tensors [1, H, T, D]. See `backward`."""
@@ -180,7 +191,7 @@ def _operator(
     options = _SMALL_BACKWARD_OPTIONS if small else _BACKWARD_OPTIONS
     tail = (block_mask.as_tuple(), scale, options, (), tuple(seen))
     dq, dk, dv, _ = torch.ops.higher_order.flex_attention_backward(
-        q, k, v, out, log2_sum, dout, dlse, same_score, same_gradient, *tail
+        q, k, v, out, log2_sum, dout, dlse, *capped_by(softcap), *tail
     )
     return dq, dk, dv
 

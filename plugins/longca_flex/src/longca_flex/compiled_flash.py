@@ -40,7 +40,7 @@ _OPTIONS: dict[str, Any] = {
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, bounds: Bounds, by_query: SideLists, scale: float, _small: bool = False
+    q: Tensor, k: Tensor, v: Tensor, bounds: Bounds, by_query: SideLists, scale: float, *_others: object
 ) -> tuple[Tensor, Tensor]:
     """Attention of q to k and v. See `longca_flex.compiled.forward`."""
     q, k, v = (heads_first(x) for x in (q, k, v))
@@ -59,7 +59,7 @@ def backward(
     by_query: SideLists,
     by_key: SideLists,
     scale: float,
-    _small: bool = False,
+    *_others: object,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v. See `longca_flex.compiled.backward`. lse is a natural logarithm: [1, Hq, Tq]."""
     dout, q, k, v, out = (heads_first(x) for x in (dout, q, k, v, out))

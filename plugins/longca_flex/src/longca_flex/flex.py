@@ -102,7 +102,12 @@ class Flex:
         block = _block(q, k)
         with compiling_once():
             result, sums = self._forward(
-                *(_in_blocks(x, block) for x in (q, k, v)), plan.seen, plan.by_query, plan.problem.scale, plan.small
+                *(_in_blocks(x, block) for x in (q, k, v)),
+                plan.seen,
+                plan.by_query,
+                plan.problem.scale,
+                plan.problem.softcap,
+                plan.small,
             )
         return fill(out, result), fill(lse, sums)
 
@@ -132,6 +137,7 @@ class Flex:
                     plan.by_query,
                     plan.by_key,
                     plan.problem.scale,
+                    plan.problem.softcap,
                     plan.small,
                 )
         else:

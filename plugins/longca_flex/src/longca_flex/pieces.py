@@ -17,6 +17,7 @@ __all__ = [
     "Bounds",
     "Seen",
     "as_block_mask",
+    "capped_by",
     "heads_first",
     "in_intervals",
     "in_kept_blocks",
@@ -69,6 +70,21 @@ def same_gradient(_score: Tensor, *where_and_gradient: Tensor) -> list[Tensor | 
     """The gradient of `same_score` by the score. Its other arguments have none."""
     *where, gradient = where_and_gradient
     return [gradient, *(None for _ in where)]
+
+
+def capped_by(softcap: float | None) -> tuple[Callable[..., Tensor], Callable[..., list[Tensor | None]]]:
+    """A score function that caps scores, and its gradient by the score, or those that change nothing."""
+    if softcap is None:
+        return same_score, same_gradient
+
+    def score(score: Tensor, *_where: Tensor) -> Tensor:
+        return torch.tanh(score / softcap) * softcap
+
+    def gradient(score: Tensor, *where_and_gradient: Tensor) -> list[Tensor | None]:
+        *where, gradient = where_and_gradient
+        return [gradient * (1 - torch.tanh(score / softcap).square()), *(None for _ in where)]
+
+    return score, gradient
 
 
 def in_intervals(_batch: Tensor, head: Tensor, q_index: Tensor, k_index: Tensor, *bounds: Tensor) -> Tensor:
