@@ -5,8 +5,9 @@ python core/benchmarks/advice.py --out FILE      # write them as JSON too
 python core/benchmarks/advice.py --quick         # without the slow ones: strategies, and times of questions
 
 Each measured call is predicted from evidence without the calls that look like it. A dense call is left out with its
-mask pattern, and a block-sparse call with its pattern, block size and kept share. Calls of strategies on 2 GPUs are
-predicted from those on 4, and the other way round.
+mask pattern, and a block-sparse call with its pattern, block size and kept share. A call at another head dimension than
+128 is left out with its pattern at that dimension, with its length there, and with all calls there. Calls of strategies
+on 2 GPUs are predicted from those on 4, and the other way round.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,11 +41,12 @@ from longca_advice.sources import Links, Sources
 
 #: A run of 1 K to 4 K tokens and of blocks of 32, 96 and 256, like no other run. Its figures are apart.
 SHORT = "results/h200/advice/short"
-#: The run of heads of 64 and of 256 on a GPU. Masks like the one that is left out are few there. Its figures are apart.
-HEAD_DIMS = "results/h200/advice/head_dims"
 
 #: Where the runs on several GPUs are, and what evidence calls their device.
 RUNS, DEVICE = Path(__file__).parents[2] / "results" / "h200" / "distributed", "NVIDIA H200"
+
+#: The group of a call, or None.
+Grouping = Callable[[Row], Hashable]
 
 #: Kernels whose authors state their memory.
 STATED = ("naive", "online")
@@ -74,23 +76,42 @@ def structure(row: Row) -> Hashable:
     return (row.pattern, row.call_work.path, round(row.density, 2)) if is_sparse(row) else row.pattern
 
 
-def folds(rows: Iterable[Row]) -> Iterator[tuple[list[Row], list[Row]]]:
-    """The calls of each structure on one device, and all other calls on one device."""
+def is_other_dim(row: Row) -> bool:
+    """Whether a call is at another head dimension than 128. Its figures are apart, because calls like it are few."""
+    return row.dtype == "bfloat16" and (row.head_dim, row.head_dim_v) != (128, None)
+
+
+def at_its_dim(group: Grouping) -> Grouping:
+    """The groups of calls at other head dimensions, at each of them. Calls at 128 have none."""
+    return lambda row: (row.head_dim, row.head_dim_v, group(row)) if is_other_dim(row) else None
+
+
+#: The calls that one at another head dimension is left out with.
+AT_OTHER_DIMS = {
+    "own pattern": at_its_dim(lambda row: row.pattern),
+    "own length": at_its_dim(lambda row: row.seqlen),
+    "own dims": at_its_dim(lambda row: ()),
+}
+
+
+def folds(rows: Iterable[Row], group: Grouping = structure) -> Iterator[tuple[list[Row], list[Row]]]:
+    """The calls of each group on one device, and all other calls on one device. Calls without a group are others."""
     single = [row for row in rows if row.strategy is None]
     groups: dict[Hashable, list[Row]] = defaultdict(list)
     for row in single:
-        groups[structure(row)].append(row)
-    yield from ((left, [row for row in single if structure(row) != name]) for name, left in groups.items())
+        groups[group(row)].append(row)
+    groups.pop(None, None)
+    yield from ((left, [row for row in single if group(row) != name]) for name, left in groups.items())
 
 
-def leave_out(rows: Iterable[Row]) -> list[Left]:
-    """Each call on one device, predicted from the calls of other structures."""
-    return [_predicted(CostModel(others), row) for left, others in folds(rows) for row in left]
+def leave_out(rows: Iterable[Row], group: Grouping = structure) -> list[Left]:
+    """Each call on one device that has a group, predicted from the calls outside it."""
+    models = ((left, CostModel(others)) for left, others in folds(rows, group))
+    return [_predicted(model, row) for left, model in models for row in left]
 
 
 def _predicted(model: CostModel, row: Row) -> Left:
-    key = Key(row.run.device, row.kernel, row.direction, row.dtype, row.head_dim, row.head_dim_v)
-    found = model.estimate(key, Call(row.call_work, row.heads_q, row.heads_kv))
+    found = model.estimate(Key.of_row(row), Call(row.call_work, row.heads_q, row.heads_kv))
     return Left(row, *([float("nan")] * 3 if found is None else (found.seconds, found.low, found.high)))
 
 
@@ -233,16 +254,18 @@ def _layout_seconds(pattern: str, seed: int, factors: dict[str, Any]) -> float:
 def report(*, quick: bool = False) -> dict[str, Any]:
     """All figures."""
     left = leave_out(shipped())
-    usual = [one for one in left if one.row.run.run not in (SHORT, HEAD_DIMS)]
+    usual = [one for one in left if one.row.run.run != SHORT and not is_other_dim(one.row)]
+    dims = {name: leave_out(shipped(), group) for name, group in AT_OTHER_DIMS.items()}
     kernels = {
         "all": errors(one.error for one in usual),
         "dense": errors(one.error for one in usual if not is_sparse(one.row)),
         "block-sparse": errors(one.error for one in usual if is_sparse(one.row)),
         **{name: errors(one.error for one in usual if one.row.kernel == name) for name in _kernels(usual)},
         "short or of other blocks": errors(one.error for one in left if one.row.run.run == SHORT),
-        "heads of 64 and 256": errors(one.error for one in left if one.row.run.run == HEAD_DIMS),
     }
+    kernels |= {f"other dims, {name} left out": errors(one.error for one in at) for name, at in dims.items()}
     found: dict[str, Any] = {"kernels": kernels, "coverage": coverage(left), "regret": regrets(usual)}
+    found["dims"] = {name: {"coverage": coverage(at), "regret": regrets(at)} for name, at in dims.items()}
     found["memory"] = {"peak of a call": errors(memory_errors(shipped()))}
     if quick:
         return found
@@ -268,6 +291,9 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     for name, row in found["regret"].items():
         yield f"{name:<32}{row['problems']:>8}{row['mean']:>9.2%}{row['p95']:>9.2%}\n"
     yield f"\nwithin the 90 % interval: {found['coverage']:.1%}\n\n"
+    for name, row in found["dims"].items():
+        means = ", ".join(f"{kind} {regret['mean']:.2%}" for kind, regret in row["regret"].items())
+        yield f"other dims, {name} left out: within {row['coverage']:.1%}, mean regret: {means}\n"
     yield from (f"{name:<48}{value:>8.2f}\n" for name, value in found.get("seconds", {}).items())
 
 

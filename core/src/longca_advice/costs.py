@@ -1,16 +1,17 @@
 """CostModel: the seconds of kernel calls, predicted from evidence without a GPU.
 
 Evidence is grouped by device, kernel, direction, data type, head dimension and family of forms. Each group has a `Fit`,
-made on first use. The prediction says so if a problem lies outside the evidence of its group.
+made on first use. Its prior is the fit of the head dimension with the most calls. The prediction says so if a problem
+lies outside the evidence of its group.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from math import log2
+from math import log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,12 @@ _ENOUGH = 8
 #: Launches affect calls below this many seconds. The factor widens intervals there and for other block sizes.
 _LAUNCHED, _UNSURE = 5e-4, 1.5
 
+#: Multiply-adds that a tensor core does in the time of the exponential of a score.
+_EXPONENTIAL = 80
+
+#: The power of the ratio of works by which intervals are wider at a head dimension that was not measured.
+_UNKNOWN_DIM = 0.4
+
 #: Estimates that are kept: a model's layers ask again for those of their mask.
 _KEPT = 4096
 
@@ -53,10 +60,20 @@ class Key:
     head_dim: int
     head_dim_v: int | None = None
 
+    @classmethod
+    def of_row(cls, row: Row) -> Key:
+        """The key of a measured call."""
+        return cls(row.run.device, row.kernel, row.direction, row.dtype, row.head_dim, row.head_dim_v)
+
     @property
-    def products(self) -> int:
-        """The summed head dimensions of its matrix products, by which times are scaled."""
-        return product_dims(self.direction, self.head_dim, self.head_dim_v or self.head_dim)
+    def dims(self) -> str:
+        """The head dimension, or those of q and of v, such as `192:128`."""
+        return dims_text(self.head_dim, self.head_dim_v)
+
+    @property
+    def score(self) -> int:
+        """The work of a score, in multiply-adds: its products and its exponential."""
+        return _EXPONENTIAL + product_dims(self.direction, self.head_dim, self.head_dim_v or self.head_dim)
 
 
 @dataclass(frozen=True)
@@ -92,10 +109,16 @@ class Estimate:
 
 
 class _Group:
-    """Rows that are fitted together, with the fit, which is made on first use."""
+    """Rows that are fitted together, with the fit, which is made on first use.
 
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self.rows = rows
+    Args:
+        rows: The rows.
+        prior: The group of another head dimension that has the most rows, or None for that group itself.
+        ratio: How much more work a score is than in the prior.
+    """
+
+    def __init__(self, rows: Sequence[Row], prior: _Group | None, ratio: float) -> None:
+        self.rows, self._prior, self._ratio = rows, prior, ratio
         self.calls = [Call(row.call_work, row.heads_q, row.heads_kv) for row in rows]
         tokens = [call.work.tokens for call in self.calls]
         self.shortest, self.longest = min(tokens), max(tokens)
@@ -104,7 +127,8 @@ class _Group:
 
     @cached_property
     def fit(self) -> Fit:
-        return Fit(self.calls, [row.seconds for row in self.rows])
+        prior = None if self._prior is None else self._prior.fit
+        return Fit(self.calls, [row.seconds for row in self.rows], prior, self._ratio)
 
 
 class CostModel:
@@ -122,8 +146,7 @@ class CostModel:
         self._all = tuple(rows)
         for row in self._all:
             if row.strategy is None:
-                key = Key(row.run.device, row.kernel, row.direction, row.dtype, row.head_dim, row.head_dim_v)
-                self._rows.setdefault((key, row.call_work.family), []).append(row)
+                self._rows.setdefault((Key.of_row(row), row.call_work.family), []).append(row)
 
     @cached_property
     def memory(self) -> KernelMemory:
@@ -171,7 +194,7 @@ class CostModel:
         if found is None:
             return None
         near, group = found
-        return key.products / near.products * group.fit.seconds(calls)
+        return key.score / near.score * group.fit.seconds(calls)
 
     def estimate(self, key: Key, call: Call) -> Estimate | None:
         """The seconds of a call, and the evidence behind them, or None without evidence."""
@@ -182,17 +205,18 @@ class CostModel:
         if found is None:
             return None
         near, group = found
-        seconds, low, high = (key.products / near.products * value for value in group.fit.predict([call])[0])
+        seconds, low, high = (key.score / near.score * value for value in group.fit.predict([call])[0])
         unseen = tuple(_unseen(key, near, group, call))
         outside = (*unseen, *_unsure(group, call, seconds))
         nearest = group.rows[group.fit.nearest(call)]
         # Outside the evidence the interval is wider on both sides: by as much again, for each thing that is outside.
         widen = (high / seconds) ** len(outside)
+        widen *= max(key.score / near.score, near.score / key.score) ** _UNKNOWN_DIM
         if any(text.startswith(("blocks", "under")) for text in outside):
             widen *= _UNSURE
         versions = tuple(_other_versions(nearest.run.packages))
         low, high, known = low / widen, high * widen, len(group.rows)
-        parts = {cause: key.products / near.products * part for cause, part in group.fit.parts(call).items()}
+        parts = {cause: key.score / near.score * part for cause, part in group.fit.parts(call).items()}
         about = nearest.source, outside, versions, bool(unseen)
         return Estimate(seconds, low, high, known, *about, call.work, parts)
 
@@ -212,24 +236,28 @@ class CostModel:
         if not (same or alike):
             return None
 
-        def distance(k: Key) -> tuple[float, bool]:
-            return abs(log2(k.products / key.products)), k.dtype != key.dtype
+        def distance(k: Key) -> tuple[float, bool, bool]:
+            return abs(log(k.score / key.score)), k.dims != key.dims, k.dtype != key.dtype
 
         near = min(same or alike, key=distance)
         return near, self._group(near, family if same else kind)
 
     def _group(self, key: Key, family: str) -> _Group:
         if (key, family) not in self._groups:
-            rows = [row for (k, f), rows in self._rows.items() if k == key and f.startswith(family) for row in rows]
-            self._groups[key, family] = _Group(rows)
+            found: dict[Key, list[Row]] = {}
+            for (k, f), rows in self._rows.items():
+                if f.startswith(family) and replace(k, head_dim=key.head_dim, head_dim_v=key.head_dim_v) == key:
+                    found.setdefault(k, []).extend(rows)
+            most = max(found, key=lambda k: len(found[k]))
+            prior = None if most == key else self._group(most, family)
+            self._groups[key, family] = _Group(found[key], prior, key.score / most.score)
         return self._groups[key, family]
 
 
 def _unseen(key: Key, near: Key, group: _Group, call: Call) -> Iterable[str]:
     """The properties of a call that no measured call has, in words."""
-    if (near.head_dim, near.head_dim_v) != (key.head_dim, key.head_dim_v):
-        asked, known = dims_text(key.head_dim, key.head_dim_v), dims_text(near.head_dim, near.head_dim_v)
-        yield f"head dimension {asked}; measured is {known}"
+    if near.dims != key.dims:
+        yield f"head dimension {key.dims}; measured is {near.dims}"
     if near.dtype != key.dtype:
         yield f"{key.dtype}; measured is {near.dtype}"
     length = f"{int(call.work.tokens) * TILE} tokens in tiles of {TILE}"

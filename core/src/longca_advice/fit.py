@@ -5,6 +5,9 @@ squares on the relative error. Large errors weigh less (Huber), so that one odd 
 is a Gaussian process over the logarithm of the residual: similar calls are off by the same factor. The process also
 gives its own uncertainty. Without similar measurements there is no correction, and the interval is wide.
 
+A fit may have a prior: the fit of another head dimension that has more calls. It then learns a ratio for each kind of
+cost, and the correction knows the calls of both.
+
 Sources: Lawson and Hanson, Solving Least Squares Problems (1974), chapter 23. Rasmussen and Williams, Gaussian
 Processes for Machine Learning (2006), algorithm 2.1.
 """
@@ -29,8 +32,8 @@ _Floats = NDArray[np.float64]
 #: Standard deviations of the correction and of repeated measurements, in logarithms.
 _AMPLITUDE, _NOISE = 0.08, 0.02
 
-#: Calls of another path are as far as calls whose coordinates differ by 1.
-_OTHER_PATH = 1.0
+#: Calls of another path, and those of a prior, are as far as calls whose coordinates differ by 1.
+_OTHER_PATH = _OF_PRIOR = 1.0
 
 #: From this factor on, a path counts as other code and is fitted without the other paths.
 _IRREGULAR = 1.25
@@ -43,6 +46,12 @@ _CAUSES = (
     *("tiles", "masking", "rows", "documents", "layers", "layers"),
     *("longest", "longest", "longest", "layers", "launch", "cells"),
 )
+
+#: The kind of cost of each of the features: work on tiles, work on rows and masking, and what all wait for.
+_KINDS = np.eye(3)[[0, 1, 1, 1, 1, 1, 2, 2, 2, 1, 2, 0]]
+
+#: How much a ratio that is twice as expected counts: as much as this relative error of a call.
+_RIDGE = 0.05
 
 #: Rounds of a robust fit.
 _ROUNDS = 5
@@ -142,28 +151,36 @@ class Prediction(NamedTuple):
 
 
 class Fit:
-    """A fit to measured calls and their seconds: at least one."""
+    """A fit to measured calls and their seconds: at least one.
 
-    def __init__(self, calls: Sequence[Call], seconds: Sequence[float]) -> None:
+    Args:
+        calls: The calls.
+        seconds: Their seconds.
+        prior: The fit to calls of another head dimension.
+        ratio: How much longer these calls are expected to work on a tile than those of the prior.
+    """
+
+    def __init__(
+        self, calls: Sequence[Call], seconds: Sequence[float], prior: Fit | None = None, ratio: float = 1.0
+    ) -> None:
         self._calls, taken = Calls(calls), np.array(seconds, np.float64)
-        self._paths = [call.path for call in self._calls]
-        self._known_paths = np.array(self._paths)
-        self._known_works = np.array([call.work.path for call in self._calls])
-        self._places = self._calls.places
         self._alone: dict[str, _Floats] = {}
-        features = self._calls.features
-        self._common = _fit_sum(features, taken)
-        for path in self._irregular(taken):
-            mine = self._calls.by_path[path]
-            self._alone[path] = _fit_sum(features[mine], taken[mine], cells=True)
-        regular = [index for index, path in enumerate(self._paths) if path not in self._alone]
-        if self._alone and regular:
-            self._common = _fit_sum(features[regular], taken[regular])
-        self._known_alone = np.array([path in self._alone for path in self._paths])
+        if prior is None:
+            self._fit_sums(taken)
+        else:
+            self._scale_sums(taken, prior, ratio)
         self._residual = np.log(taken / self._sum(self._calls))
+        if prior is not None:
+            self._calls = Calls((*self._calls, *prior._calls))
+            self._residual = np.concatenate([self._residual, prior._residual])
+        self._own = np.arange(len(self._calls)) < len(taken)
+        self._known_paths = np.array([call.path for call in self._calls])
+        self._known_works = np.array([call.work.path for call in self._calls])
+        self._known_alone = np.array([call.path in self._alone for call in self._calls])
+        self._places = self._calls.places
         # A call that is off by more than the correction allows is odd. Its neighbours do not follow it.
         odd = np.maximum(np.abs(self._residual) - 3 * _AMPLITUDE, 0)
-        covariance = self._covariance(self._calls) + np.diag(_NOISE**2 + odd**2)
+        covariance = self._covariance(self._calls, self._own[:, None]) + np.diag(_NOISE**2 + odd**2)
         self._inverse = np.linalg.inv(covariance)
         self._weights = self._inverse @ self._residual
 
@@ -176,7 +193,7 @@ class Fit:
         calls = Calls(calls)
         shared, seconds = self._covariance(calls), self.seconds(calls)
         known = np.einsum("ij,jk,ik->i", shared, self._inverse, shared)
-        spread = _NINETY * np.sqrt(np.maximum(_AMPLITUDE**2 - known, 0) + _NOISE**2 + _AMPLITUDE**2 / len(self._calls))
+        spread = _NINETY * np.sqrt(np.maximum(_AMPLITUDE**2 - known, 0) + _NOISE**2 + _AMPLITUDE**2 / self._own.sum())
         return [
             Prediction(float(s), float(s * math.exp(-w)), float(s * math.exp(w)))
             for s, w in zip(seconds, spread, strict=True)
@@ -192,19 +209,41 @@ class Fit:
         return found
 
     def nearest(self, call: Call) -> int:
-        """The index of the measured call that is most alike."""
+        """The index of the measured call that is most alike. Those of the prior are none."""
         distance = ((self._places - Calls((call,)).places) ** 2).sum(-1)
         same = self._known_paths == call.path
         related = self._known_alone == (call.path in self._alone)
-        return int(np.lexsort((distance, distance + _OTHER_PATH * ~same, ~related))[0])
+        return int(np.lexsort((distance, distance + _OTHER_PATH * ~same, ~related, ~self._own))[0])
+
+    def _fit_sums(self, taken: _Floats) -> None:
+        features, paths = self._calls.features, self._calls.by_path
+        self._common = _fit_sum(features, taken)
+        for path in self._irregular(taken):
+            self._alone[path] = _fit_sum(features[paths[path]], taken[paths[path]], cells=True)
+        regular = [index for path, mine in paths.items() if path not in self._alone for index in mine]
+        if self._alone and regular:
+            self._common = _fit_sum(features[regular], taken[regular])
 
     def _irregular(self, taken: _Floats) -> list[str]:
         """Paths whose calls take another time than the common sum says, all in all."""
-        off = np.abs(np.log(taken / _seconds(self._common, self._calls.features)))
-        several = len(set(self._paths)) > 1
+        off, paths = np.abs(np.log(taken / _seconds(self._common, self._calls.features))), self._calls.by_path
         # A path that is alone needs enough calls to tell that it computes cells that the mask does not show.
-        enough = [path for path in dict.fromkeys(self._paths) if several or len(off) >= _FEW]
-        return [path for path in enough if np.median(off[self._known_paths == path]) > math.log(_IRREGULAR)]
+        enough = len(paths) > 1 or len(off) >= _FEW
+        return [path for path, mine in paths.items() if enough and np.median(off[mine]) > math.log(_IRREGULAR)]
+
+    def _scale_sums(self, taken: _Floats, prior: Fit, ratio: float) -> None:
+        """The sums of a prior, where each kind of cost takes as many times as long as these calls say."""
+        costs = np.zeros((len(taken), _KINDS.shape[1]))
+        for path, mine in self._calls.by_path.items():
+            weights = prior._alone.get(path, prior._common)
+            costs[mine] = self._calls.features[mine, : len(weights)] * weights @ _KINDS[: len(weights)]
+        # Work on rows hardly depends on the head dimension.
+        expected = np.array([ratio, 1, ratio])
+        relative = np.vstack([costs * expected / taken[:, None], _RIDGE * np.eye(len(expected))])
+        wanted = np.append(np.ones(len(taken)), np.full(len(expected), _RIDGE))
+        times = _KINDS @ (expected * robust(relative, wanted, _NOISE))
+        self._common = prior._common * times[: len(prior._common)]
+        self._alone = {path: weights * times for path, weights in prior._alone.items()}
 
     def _sum(self, calls: Calls) -> _Floats:
         seconds = _seconds(self._common, calls.features)
@@ -213,8 +252,9 @@ class Fit:
                 seconds[mine] = _seconds(self._alone[path], calls.features[mine])
         return seconds
 
-    def _covariance(self, calls: Calls) -> _Floats:
-        distance = np.zeros((len(calls), len(self._calls)))
+    def _covariance(self, calls: Calls, own: NDArray[np.bool_] | bool = True) -> _Floats:
+        """The covariance with the known calls: [calls, known]. Calls that are not own are the prior's."""
+        distance = np.zeros((len(calls), len(self._calls))) + _OF_PRIOR * (own != self._own)
         for mine, known in zip(calls.places.T, self._places.T, strict=True):
             distance += (mine[:, None] - known) ** 2
         # Calls with and without groups are alike where one sum fits both. Their coordinates tell them apart enough.
