@@ -43,17 +43,18 @@ def mask_of(kind, seqlen, factors):
 
 
 @lru_cache(maxsize=8)
-def inputs(seqlen, heads, dtype, head_dim=8):
+def inputs(seqlen, heads, dtype, dims=(8, 8)):
     """q, k, v and dout of all tokens, the same on all ranks."""
     random = torch.Generator().manual_seed(seqlen)
-    shapes = [(seqlen, h, head_dim) for h in (heads[0], heads[1], heads[1], heads[0])]
+    (heads_q, heads_kv), (dim, dim_v) = heads, dims
+    shapes = [(seqlen, *each) for each in ((heads_q, dim), (heads_kv, dim), (heads_kv, dim_v), (heads_q, dim_v))]
     return [torch.randn(shape, generator=random, dtype=torch.float64).to(getattr(torch, dtype)) for shape in shapes]
 
 
 @lru_cache(maxsize=8)
-def expected(kind, seqlen, factors, heads, dtype, of="float64"):
+def expected(kind, seqlen, factors, heads, dtype, of="float64", dims=(8, 8)):
     """The results of one process, computed in the dtype `of`."""
-    tensors = [x.to(getattr(torch, of)) for x in inputs(seqlen, heads, dtype)]
+    tensors = [x.to(getattr(torch, of)) for x in inputs(seqlen, heads, dtype, dims)]
     return attend(mask_of(kind, seqlen, factors), tensors)
 
 
@@ -68,7 +69,7 @@ def attend(mask, tensors, kernel="naive", **parallel):
 def directly(mask, tensors, kernel, strategy, mesh, layout, keep, transport="auto"):
     """The same, by the strategy's own methods."""
     q, k, v, dout = tensors
-    problem = problem_of(mask, q, k)
+    problem = problem_of(mask, q, k, v)
     made = longca.registry().load_strategy(strategy)(mesh, transport=Transport(transport))
     plan = made.plan(problem, layout, kernel)
     kept = [] if keep else None
@@ -76,9 +77,10 @@ def directly(mask, tensors, kernel, strategy, mesh, layout, keep, transport="aut
     return [out, lse, *made.backward(dout, q, k, v, out, lse, plan, kept=kept)]
 
 
-def problem_of(mask, q, k):
+def problem_of(mask, q, k, v=None):
     dtype = str(q.dtype).removeprefix("torch.")
     sizes = {"heads_q": q.shape[1], "heads_kv": k.shape[1], "head_dim": q.shape[2]}
+    sizes["head_dim_v"] = None if v is None else v.shape[2]
     return Problem(mask=mask, dtype=dtype, device=Device("cpu"), direction="backward", **sizes)
 
 

@@ -27,6 +27,7 @@ def worst(
     way="attention",
     kernel="naive",
     transport="auto",
+    dims=(8, 8),
 ):
     """The largest error of each tensor on this rank against the results of one process.
 
@@ -34,10 +35,10 @@ def worst(
     tensors that the forward `kept`, with tensors `exchanged` again, or in the order `by_nccl`.
     """
     mask, mesh = mask_of(kind, seqlen, factors), mesh_of(sizes, order)
-    given = inputs(seqlen, heads, dtype)
+    given = inputs(seqlen, heads, dtype, dims)
     about = {"strategy": strategy, "mesh": mesh, "placement": placement, "kernel": kernel}
     try:
-        layout = longca.layout(mask, heads=heads, head_dim=8, dtype=dtype, **about)
+        layout = longca.layout(mask, heads=heads, head_dim=dims[0], head_dim_v=dims[1], dtype=dtype, **about)
     except UnsupportedError as error:
         return str(error)
     rank = rank_of(sizes, order)
@@ -47,7 +48,7 @@ def worst(
     else:
         with mock.patch.object(Axis, "by_nccl", property(lambda _: way == "by_nccl")):
             results = directly(mask, mine, Naive(), strategy, mesh, layout, way == "kept", transport)
-    wanted = expected(kind, seqlen, factors, heads, dtype)
+    wanted = expected(kind, seqlen, factors, heads, dtype, dims=dims)
     return dict(zip(NAMES, errors(results, wanted, layout, rank), strict=True))
 
 

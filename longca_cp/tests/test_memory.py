@@ -75,7 +75,8 @@ class Idle:
         return SimpleNamespace(problem=problem, metadata_bytes=0)
 
     def forward(self, q, k, v, plan, *, out=None, lse=None):
-        return torch.empty_like(q) if out is None else out, q.new_empty(q.shape[1::-1]) if lse is None else lse
+        out = q.new_empty((*q.shape[:2], v.shape[2])) if out is None else out
+        return out, q.new_empty(q.shape[1::-1]) if lse is None else lse
 
     def backward(self, dout, q, k, v, out, lse, plan, *, dq=None, dk=None, dv=None):
         return dq, dk, dv
@@ -109,9 +110,15 @@ def merging_takes_nothing(monkeypatch):
         monkeypatch.setattr(kind, "_combine", lambda self, into: into)
 
 
-def problem_of(heads=(16, 4), dtype="bfloat16", direction="forward"):
+def problem_of(heads=(16, 4), dtype="bfloat16", direction="forward", dim_v=HEAD_DIM):
     mask = masks.build("full", SEQLEN)
-    fields = {"head_dim": HEAD_DIM, "dtype": dtype, "direction": direction, "device": Device("cpu")}
+    fields = {
+        "head_dim": HEAD_DIM,
+        "head_dim_v": dim_v,
+        "dtype": dtype,
+        "direction": direction,
+        "device": Device("cpu"),
+    }
     return Problem(mask=mask, heads_q=heads[0], heads_kv=heads[1], **fields)
 
 
@@ -176,8 +183,9 @@ def allocated(strategy, axis_sizes, problem, links=no_links):
         transport = Transport.COLLECTIVES if links is no_links else Transport.COPY_ENGINE
         subject = registry().load_strategy(strategy)(mesh, transport=transport)
         plan = subject.plan(problem, layout, Idle())
-        heads = problem.heads_q, problem.heads_kv, problem.heads_kv, problem.heads_q
-        q, k, v, dout = (torch.empty((tokens, h, HEAD_DIM), dtype=dtype) for h in heads)
+        (heads_q, heads_kv), (dim, dim_v) = (problem.heads_q, problem.heads_kv), problem.dims
+        shapes = (heads_q, dim), (heads_kv, dim), (heads_kv, dim_v), (heads_q, dim_v)
+        q, k, v, dout = (torch.empty((tokens, *shape), dtype=dtype) for shape in shapes)
         kept = [] if problem.direction == "backward" else None
         out, lse = subject.forward(q, k, v, plan, kept=kept)
         if problem.direction == "forward":
@@ -193,13 +201,17 @@ def allocated(strategy, axis_sizes, problem, links=no_links):
 
 @in_chunks
 @pytest.mark.parametrize(
-    ("heads", "dtype", "direction"),
-    [((16, 4), "bfloat16", "backward"), ((16, 4), "bfloat16", "forward"), ((8, 2), "float32", "backward")],
+    ("heads", "dtype", "direction", "dim_v"),
+    [
+        ((16, 4), "bfloat16", "backward", 128),
+        ((16, 4), "bfloat16", "forward", 64),
+        ((8, 2), "float32", "backward", 192),
+    ],
 )
 @pytest.mark.parametrize("pushes", [False, True])
 @pytest.mark.parametrize(("strategy", "axis_sizes"), MESHES, ids=str)
-def test_a_call_takes_what_the_formula_says_and_no_more(strategy, axis_sizes, pushes, heads, dtype, direction):
-    problem = problem_of(heads, dtype, direction)
+def test_a_call_takes_what_the_formula_says_and_no_more(strategy, axis_sizes, pushes, heads, dtype, direction, dim_v):
+    problem = problem_of(heads, dtype, direction, dim_v)
     transport, links = (Transport.COPY_ENGINE, still_links) if pushes else (Transport.COLLECTIVES, no_links)
     most = peak_bytes(strategy, problem, axis_sizes, transport=transport)
     peak, kept = allocated(strategy, axis_sizes, problem, links)

@@ -47,7 +47,7 @@ class Idle:
 
     def forward(self, q, k, v, plan, *, out=None, lse=None):
         lse = torch.zeros(q.shape[1::-1], dtype=torch.float32) if lse is None else lse
-        return torch.empty_like(q) if out is None else out, lse
+        return q.new_empty((*q.shape[:2], v.shape[2])) if out is None else out, lse
 
     def backward(self, dout, q, k, v, out, lse, plan, *, dq=None, dk=None, dv=None):
         return dq, dk, dv
@@ -74,9 +74,10 @@ def collectives(strategy, axis_sizes, problem, layout, rank, nccl):
         mesh = init_device_mesh("cpu", tuple(axis_sizes.values()), mesh_dim_names=tuple(axis_sizes))
         made = registry().load_strategy(strategy)(mesh)
         plan, tokens = made.plan(problem, layout, Idle()), layout.shard_size(rank)
-        heads = problem.heads_q, problem.num_heads_kv, problem.num_heads_kv, problem.heads_q
-        dtype = getattr(torch, problem.dtype)
-        q, k, v, dout = (torch.zeros((tokens, h, problem.head_dim), dtype=dtype) for h in heads)
+        (dim, dim_v), dtype = problem.dims, getattr(torch, problem.dtype)
+        heads_q, heads_kv = problem.heads_q, problem.num_heads_kv
+        shapes = (heads_q, dim), (heads_kv, dim), (heads_kv, dim_v), (heads_q, dim_v)
+        q, k, v, dout = (torch.zeros((tokens, *shape), dtype=dtype) for shape in shapes)
         kept = []
         with Recorder() as forward:
             out, lse = made.forward(q, k, v, plan, kept=kept)
@@ -97,7 +98,7 @@ def test_moves_are_the_collectives_of_the_rank_that_has_most(
 ):
     mask = masks.build(pattern, SEQLEN, **factors)
     fields = {"heads_q": 16, "heads_kv": 4, "head_dim": 16, "dtype": "bfloat16", "direction": direction}
-    problem = Problem(mask=mask, device=Device("cpu"), **fields)
+    problem = Problem(mask=mask, device=Device("cpu"), head_dim_v=24 if pattern == "causal" else 16, **fields)
     placement = "contiguous" if strategy == "ulysses" else placement
     layout = registry().layout(strategy, problem, axis_sizes, placement)
     moves = [move for phase in schedule_of(strategy, problem, layout, nccl) for move in phase.moves]

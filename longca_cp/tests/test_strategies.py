@@ -141,6 +141,15 @@ def test_sinks_belong_to_the_whole_softmax(world, strategy, mesh, transport):
             assert max(found) <= EXACT, (kind, found)
 
 
+@pytest.mark.parametrize("transport", ["collectives", "copy_engine"])
+@meshes(2, 4)
+def test_values_of_another_width(world, strategy, mesh, transport):
+    more, placement = {"transport": transport, "dims": (24, 16)}, some_placement(strategy)
+    cases = [(kind, placement, (8, 2), more) for kind in ("causal_document", "gappy")]
+    cases += [("full", placement, (8, 8), {**more, "dims": (8, 16), "way": "exchanged"})]
+    check(world, strategy, mesh, cases)
+
+
 @meshes(4)
 def test_the_methods_of_a_strategy_and_pairs_of_kernels(world, strategy, mesh):
     cases = [

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from longca.manifests import Layout
 from longca_cp.exchange import Arrival, Axis, Order, all_to_all
-from longca_cp.heads import chunk_of, put_chunk, take_apart
+from longca_cp.heads import chunk_of, put_chunk, split_heads, take_apart
 from longca_cp.pushed_heads import PushedHeads
 
 __all__ = ["HeadExchange", "beside", "by_token", "head_exchange"]
@@ -61,12 +61,12 @@ class HeadsByCollectives:
             for x in tensors:
                 part = take_apart(x, ranks)
                 parts.append(part[:, :, chunk_of(part.shape[2], chunk, chunks)])
-            widths = [part.shape[2] for part in parts]
-            sent = torch.cat(parts, dim=2).flatten(0, 1)  # [ranks · Tl, all tensors' heads, D]
+            shapes = [(part.shape[2], part.shape[3]) for part in parts]
+            sent = torch.cat([part.flatten(2) for part in parts], dim=2).flatten(0, 1)  # [ranks · Tl, all heads' D]
             mine = self._tokens[self._axis.index]
             received = sent.new_empty((sum(self._tokens), *sent.shape[1:]))
             transfer = all_to_all(self._axis, received, sent, self._tokens, [mine] * ranks)
-            return Arrival(lambda: self._order.ascending(received).split(widths, dim=1), transfer)
+            return Arrival(lambda: tuple(split_heads(self._order.ascending(received), shapes)), transfer)
 
         return send
 
@@ -75,8 +75,9 @@ class HeadsByCollectives:
     ) -> Callable[[], None]:
         """Sends every rank its tokens of this rank's heads. The returned function waits for the heads of all ranks.
 
-        A result has this rank's heads side by side, for the group's tokens in ascending order: [T, sum of H / ranks,
-        D]. With it come the buffers of all heads of this rank's tokens, which are filled: [Tl, H, D].
+        A result has this rank's heads side by side, for the group's tokens in ascending order: [T, H / ranks, D], or
+        [T, 1, sum of H · D / ranks] for several tensors. With it come the buffers of all heads of this rank's tokens,
+        which are filled: [Tl, H, D].
         """
         waits = [self._to_tokens(heads, into, chunk, chunks).wait for heads, into in results]
 
@@ -111,7 +112,8 @@ def by_token(lse: Tensor) -> Tensor:
 
 
 def beside(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-    """A buffer for three gradients side by side, which are sent together: [T, Hq + 2 · Hkv, D]. And its three parts."""
-    joined = q.new_empty((q.shape[0], q.shape[1] + 2 * k.shape[1], q.shape[2]))
-    dq, dk, dv = joined.split([q.shape[1], k.shape[1], v.shape[1]], dim=1)
+    """A buffer for three gradients side by side, which are sent together: [T, 1, all heads' D]. And its three parts."""
+    shapes = [(x.shape[1], x.shape[2]) for x in (q, k, v)]
+    joined = q.new_empty((q.shape[0], 1, sum(heads * dim for heads, dim in shapes)))
+    dq, dk, dv = split_heads(joined[:, 0], shapes)
     return joined, (dq, dk, dv)

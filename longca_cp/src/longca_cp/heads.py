@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["chunk_of", "each", "heads_of", "put_chunk", "put_together", "take_apart"]
+__all__ = ["chunk_of", "each", "heads_of", "put_chunk", "put_together", "split_heads", "split_kv", "take_apart"]
 
 
 def each(heads: int, ranks: int) -> int:
@@ -46,8 +46,21 @@ def put_together(parts: Tensor, into: Tensor, chunk: slice) -> None:
 
 
 def put_chunk(received: Tensor, into: Sequence[Tensor], ranks: int, chunk: int, chunks: int) -> None:
-    """Puts a chunk of every rank's heads, [ranks, Tl, some heads, D], into the buffers."""
+    """Puts a chunk of every rank's heads, [ranks, Tl, ...], into the buffers, whose heads lie side by side there."""
     sizes = [each(x.shape[1], ranks) for x in into]
-    parts = received.split([size // chunks for size in sizes], dim=2)
-    for part, x, size in zip(parts, into, sizes, strict=True):
+    shapes = [(size // chunks, x.shape[2]) for size, x in zip(sizes, into, strict=True)]
+    for part, x, size in zip(split_heads(received.flatten(2), shapes), into, sizes, strict=True):
         put_together(part, x, chunk_of(size, chunk, chunks))
+
+
+def split_heads(rows: Tensor, shapes: Sequence[tuple[int, int]]) -> list[Tensor]:
+    """The tensors whose heads lie side by side in rows [..., sum of H · D], given (H, D) of each: [..., H, D]."""
+    parts = rows.split([heads * dim for heads, dim in shapes], dim=-1)
+    return [part.unflatten(-1, shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def split_kv(buffer: Tensor, tokens: int, shapes: tuple[torch.Size, torch.Size]) -> tuple[Tensor, Tensor]:
+    """Keys [T, H, D] and values [T, H, Dv] that lie one after another in a buffer, given the shapes of a token's."""
+    first, second = (tokens * shape.numel() for shape in shapes)
+    k, v = buffer[: first + second].split([first, second])
+    return k.view(tokens, *shapes[0]), v.view(tokens, *shapes[1])

@@ -2,7 +2,7 @@
 
 If all ranks together need most of the rows, everything is all-gathered, and gradients are reduce-scattered in float32.
 If they need less, an all-to-all brings each rank only the rows it needs. Gradients then return in their own dtype, and
-their owner sums them in float32. A row is a token with its key and value side by side: [T, 2, H, D].
+their owner sums them in float32. A row is a token with its keys and values side by side: [T, H · (D + Dv)].
 
 Both ways use collectives. `longca_cp.pushed_gather` has the way without them.
 """
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from longca.manifests import Layout
 from longca_cp.exchange import Arrival, Axis, Order, all_gather, all_to_all, reduce_scatter
+from longca_cp.heads import split_heads
 from longca_cp.schedules.gathered import gathers_everything
 
 __all__ = ["Collected", "gathering"]
@@ -32,26 +33,29 @@ class Collected(ABC):
     def begin(self, *, backward: bool = False) -> None:  # noqa: B027
         """Begins a call. A collective needs no preparation."""
 
-    def gather(self, chunk: int, k: Tensor, v: Tensor) -> Arrival[Tensor]:
-        """Begins to bring this rank its needed rows, [needed, 2, H, D], from every rank's keys and values [T, H, D]."""
-        return self._gather(torch.stack((k, v), dim=1))
+    def gather(self, chunk: int, k: Tensor, v: Tensor) -> Arrival[tuple[Tensor, Tensor]]:
+        """Begins to bring this rank the keys and values that it needs, [needed, H, D], from every rank's [T, H, D]."""
+        came = self._gather(torch.cat((k.flatten(1), v.flatten(1)), dim=1))
+        return Arrival(lambda: _split(came.unpack(), k, v), came.transfer)
 
     def done(self, chunk: int) -> None:  # noqa: B027
         """The kernel was given the rows of a chunk. Their memory is the caller's."""
 
-    def gradients(self, keys: Tensor) -> Tensor:
-        """A buffer for the gradients of needed rows, [needed, 2, H, D], given the keys [needed, H, D]."""
-        return keys.new_empty((len(keys), 2, *keys.shape[1:]))
+    def gradients(self, keys: Tensor, values: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """A buffer for the gradients of needed rows, and its parts for those of keys and of values [needed, H, D]."""
+        width = keys.shape[1:].numel() + values.shape[1:].numel()
+        rows = keys.new_empty((len(keys), width))
+        return rows, _split(rows, keys, values)
 
     def scatter(self, chunk: int, grads: Tensor, into: tuple[Tensor, Tensor]) -> Callable[[], None]:
-        """Begins to bring this rank the sum of all ranks' gradients, given those of needed rows: [needed, 2, H, D].
+        """Begins to bring this rank the sum of all ranks' gradients, given the buffer of those of needed rows.
 
         The returned function waits for the sums, and fills the buffers of dk and dv: [T, H, D].
         """
         rows = self._scatter(grads)
 
         def fill() -> None:
-            for buffer, total in zip(into, rows.wait().unbind(1), strict=True):
+            for buffer, total in zip(into, _split(rows.wait(), *into), strict=True):
                 buffer.copy_(total)
 
         return fill
@@ -132,6 +136,12 @@ def gathering(axis: Axis, layout: Layout, device: torch.device) -> Collected:
     """The cheaper way to gather the rows that a layout's steps need. All ranks find the same."""
     dense = gathers_everything(layout)
     return Everything(axis, layout, device) if dense else Needed(axis, layout, device)
+
+
+def _split(rows: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """The keys and values in rows, for tensors like k and v: [..., H, D] each."""
+    keys, values = split_heads(rows, [(x.shape[1], x.shape[2]) for x in (k, v)])
+    return keys, values
 
 
 def _needed(layout: Layout, rank: int) -> _Ints:

@@ -1,8 +1,8 @@
 """Rings: keys and values travel round the ranks of an axis, and the sums of their gradients follow a step behind.
 
-At step s rank i has the keys of rank (i − s) mod n. Keys and values share a buffer, [2, T, H, D], so one message moves
-both. There are two buffers: the rank computes with one and sends it on, and the other receives. Buffers are as long as
-the longest shard, so that all messages have one size.
+At step s rank i has the keys of rank (i − s) mod n. Keys and values lie one after another in a buffer, so one message
+moves both. There are two buffers: the rank computes with one and sends it on, and the other receives. Buffers are as
+long as the longest shard, so that all messages have one size.
 
 A plan has a transport for each of its rings: keys are passed on from rank to rank by collectives, or pushed straight to
 their readers (`longca_cp.pushed_ring`). It makes the ring of each call. A ring of one rank pushes and copies nothing.
@@ -22,6 +22,7 @@ from torch import Tensor
 from longca.manifests import Layout, Problem
 from longca.manifests.step_cuts import step_areas
 from longca_cp.exchange import Axis, Transfer, shift
+from longca_cp.heads import split_kv
 from longca_cp.inbox import Request
 from longca_cp.pushed_ring import PushedGradients, PushedKeys, Turns
 
@@ -31,13 +32,14 @@ __all__ = ["GradientRing", "KVRing", "RingTransport", "Round", "shown_steps"]
 class KVRing:
     """Keys and values on their way round.
 
-    k and v are this rank's: [T, H, D], T = tokens[axis.index]. A buffer has room for the longest shard.
+    k [T, H, D] and v [T, H, Dv] are this rank's, T = tokens[axis.index]. A buffer has room for the longest shard.
     """
 
     def __init__(self, axis: Axis, tokens: Sequence[int], k: Tensor, v: Tensor, longest: int | None = None) -> None:
         self._axis, self._tokens, self._step = axis, tokens, 0
-        self._heads, self._dtype, self._device = k.shape[1:], k.dtype, k.device
-        self._length = 2 * (max(tokens) if longest is None else longest) * self._heads.numel()
+        self._shapes, self._dtype, self._device = (k.shape[1:], v.shape[1:]), k.dtype, k.device
+        width = sum(shape.numel() for shape in self._shapes)
+        self._length = (max(tokens) if longest is None else longest) * width
         self._present = self._buffer(k.dtype)
         self._next = self._buffer(k.dtype) if axis.size > 1 else self._present
         self._transfer = Transfer()
@@ -83,10 +85,9 @@ class KVRing:
         """Memory for the keys and values of any rank, or for the gradients of both."""
         return torch.empty(self._length, dtype=dtype, device=self._device)
 
-    def _view(self, buffer: Tensor) -> Tensor:
-        """A buffer as [2, T, H, D], for the T tokens of the rank whose turn it is."""
-        tokens = self._tokens[self._axis.source(self._step)]
-        return buffer[: 2 * tokens * self._heads.numel()].view(2, tokens, *self._heads)
+    def _view(self, buffer: Tensor) -> tuple[Tensor, Tensor]:
+        """The keys and values in a buffer, for the tokens of the rank whose turn it is."""
+        return split_kv(buffer, self._tokens[self._axis.source(self._step)], self._shapes)
 
 
 class GradientRing(KVRing):
@@ -145,8 +146,7 @@ class GradientRing(KVRing):
         self._next.copy_(self._sum)
         if self._axis.size > 1:
             shift(self._axis, [self._next], [self.part]).wait()
-        dk, dv = self._view(self.part if self._axis.size > 1 else self._next)
-        return dk, dv
+        return self._view(self.part if self._axis.size > 1 else self._next)
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class RingTransport:
         if self._pushes:
             self._there = [Turns.of_keys(axis, each.shown) for each in rounds]
             self._back = [Turns.of_gradients(axis, each.shown) for each in rounds]
-            self._length, dtype = 2 * longest * heads_kv * problem.head_dim, getattr(torch, problem.dtype)
+            self._length, dtype = longest * heads_kv * sum(problem.dims), getattr(torch, problem.dtype)
             part = torch.promote_types(dtype, torch.float32) if wide else dtype
             most = (max(each.most for each in turns) for turns in (self._there, self._back))
             self._keys = Request(axis.link, "keys and values", self._length, dtype, next(most))

@@ -104,10 +104,10 @@ class LoongTrain:
     ) -> Gradients:
         """Gradients of this rank's tokens."""
         saved, computes = (q, k, v, out, lse), [partial(self._backward, plan)] * plan.chunks
-        return backward_by_heads(plan.exchange, dout, saved, computes, kept, plan.problem.num_heads_kv)
+        return backward_by_heads(plan.exchange, dout, saved, computes, kept, plan.problem)
 
     def _forward(self, plan: LoongTrainPlan, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        total, steps = Accumulator(q), iter(plan.steps)
+        total, steps = Accumulator(q, v.shape[2]), iter(plan.steps)
         outer = plan.outer.keys(k, v)
         for window in range(self._outer.size):
             outer.send()

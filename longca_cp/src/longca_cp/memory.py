@@ -50,6 +50,7 @@ class Share:
     """A rank's share of a problem."""
 
     q: int  # bytes of its queries
+    out: int  # bytes of its output
     kv: int  # bytes of its keys and values together
     wide: int  # bytes of a sum's element over those of an element
     heads_kv: int
@@ -62,9 +63,10 @@ class Share:
         """The largest share of any rank."""
         size, ranks = DTYPE_BYTES[problem.dtype], prod(axis_sizes.values())
         parts = prod(axis_sizes.get(axis, 1) for axis in _RINGS)
-        row = most_tokens(problem.concrete_mask, parts, ranks) * problem.head_dim * size
-        heads_kv = problem.num_heads_kv
-        return cls(problem.heads_q * row, 2 * heads_kv * row, max(1, 4 // size), heads_kv, problem, nccl, pushes)
+        tokens, heads_kv = most_tokens(problem.concrete_mask, parts, ranks) * size, problem.num_heads_kv
+        q, out = (tokens * problem.heads_q * dim for dim in problem.dims)
+        kv = tokens * heads_kv * sum(problem.dims)
+        return cls(q, out, kv, max(1, 4 // size), heads_kv, problem, nccl, pushes)
 
     @property
     def whole(self) -> int:
@@ -80,11 +82,21 @@ class Share:
         """The share after an exchange of heads along an axis, and one of its chunks that go round rings."""
         mine, ranks = self.by_heads(sizes[axis]), sizes[axis]
         count = chunks_around_rings(self.problem, ranks, prod(sizes.values()) // ranks, axis in self.pushes)
-        return mine, replace(mine, q=mine.q // count, kv=mine.kv // count, heads_kv=mine.heads_kv // count)
+        return mine, replace(
+            mine,
+            q=mine.q // count,
+            out=mine.out // count,
+            kv=mine.kv // count,
+            heads_kv=mine.heads_kv // count,
+        )
 
-    def results(self, steps: int) -> int:
-        """Partial results of queries, the first of which becomes the output: two of them, and from three on a sum."""
-        return min(2, steps) * self.q + (self.wide * self.q if steps >= SUMMED else 0)
+    def outs(self, steps: int) -> int:
+        """Partial outputs, the first of which becomes the output: two of them, and from three on a sum."""
+        return (min(2, steps) + (self.wide if steps >= SUMMED else 0)) * self.out
+
+    def dqs(self, steps: int) -> int:
+        """The same of the gradients of queries."""
+        return (min(2, steps) + (self.wide if steps >= SUMMED else 0)) * self.q
 
     def window(self, axis: str, ranks: int) -> int:
         """The window of a ring that pushes, which stands between calls."""
@@ -105,12 +117,12 @@ class Share:
 def _ulysses(share: Share, sizes: _Sizes) -> int:
     mine = share.by_heads(sizes["ulysses"])
     if "ulysses" in share.pushes:
-        return _exchange(share, mine, "ulysses", mine.q)
+        return _exchange(share, mine, "ulysses", mine.out)
     chunks = ulysses_chunks(share.problem, sizes["ulysses"], share.nccl, pushes=False)
     # Either two chunks' q, k and v leave and arrive. Or one chunk is computed, one moves, and an output returns.
     exchanging = min(2, chunks) * 2 * mine.whole // chunks + _copies(share, mine)
-    computing = ((2 * chunks - 1) * mine.whole + 2 * mine.q) // chunks
-    return share.q + max(exchanging, computing)
+    computing = ((2 * chunks - 1) * mine.whole + 2 * mine.out) // chunks
+    return share.out + max(exchanging, computing)
 
 
 def _ulysses_backward(share: Share, sizes: _Sizes) -> int:
@@ -119,24 +131,24 @@ def _ulysses_backward(share: Share, sizes: _Sizes) -> int:
         return _exchange_backward(share, mine, "ulysses", 0)
     chunks = ulysses_chunks(share.problem, sizes["ulysses"], share.nccl, pushes=False)
     # Gradients by heads, and as they arrive by tokens.
-    return share.whole + mine.q // chunks + 2 * mine.whole + _sums(share, mine)
+    return share.whole + mine.out // chunks + 2 * mine.whole + _sums(share, mine)
 
 
 def _ring_p2p(share: Share, sizes: _Sizes) -> int:
-    return share.ring("ring", sizes["ring"]) + share.results(sizes["ring"])
+    return share.ring("ring", sizes["ring"]) + share.outs(sizes["ring"])
 
 
 def _ring_p2p_backward(share: Share, sizes: _Sizes) -> int:
-    return share.gradient_ring("ring", sizes["ring"]) + share.results(sizes["ring"])
+    return share.gradient_ring("ring", sizes["ring"]) + share.dqs(sizes["ring"])
 
 
 def _all_gather(share: Share, sizes: _Sizes) -> int:
     pushes, ranks = "ring" in share.pushes, sizes["ring"]
     chunks = gather_chunks(share.problem, share.nccl, pushes)
     if pushes:
-        return share.q + min(SLOTS, chunks) * ranks * share.kv // chunks
+        return share.out + min(SLOTS, chunks) * ranks * share.kv // chunks
     # A chunk as received and in order, the next one on its way, and the last one until this one has arrived.
-    return share.q + min(chunks + 1, 4) * (ranks * share.kv // chunks) + share.kv // chunks
+    return share.out + min(chunks + 1, 4) * (ranks * share.kv // chunks) + share.kv // chunks
 
 
 def _all_gather_backward(share: Share, sizes: _Sizes) -> int:
@@ -154,7 +166,7 @@ def _all_gather_backward(share: Share, sizes: _Sizes) -> int:
 
 def _usp(share: Share, sizes: _Sizes) -> int:
     (mine, chunk), ring = share.around_rings(sizes, "ulysses"), sizes["ring"]
-    inside = mine.q - chunk.q + _ring_p2p(chunk, sizes)
+    inside = mine.out - chunk.out + _ring_p2p(chunk, sizes)
     return _exchange(share, mine, "ulysses", inside, mine.window("ring", ring))
 
 
@@ -166,12 +178,12 @@ def _usp_backward(share: Share, sizes: _Sizes) -> int:
 def _loongtrain(share: Share, sizes: _Sizes) -> int:
     (mine, chunk), (outer, inner) = share.around_rings(sizes, "heads"), (sizes["outer"], sizes["inner"])
     window = chunk.ring("inner", inner)
-    rings = mine.q - chunk.q + chunk.ring("outer", outer) + window  # with the results of the chunks before
+    rings = mine.out - chunk.out + chunk.ring("outer", outer) + window  # with the results of the chunks before
     # A window's ring is made before the ring of the window before it is freed. Pushes share one window of a link.
     more = 0 if "inner" in share.pushes else window
-    between = rings + more + chunk.results((outer - 1) * inner) if outer > 1 else 0
+    between = rings + more + chunk.outs((outer - 1) * inner) if outer > 1 else 0
     standing = mine.window("outer", outer) + mine.window("inner", inner)
-    return _exchange(share, mine, "heads", max(rings + chunk.results(outer * inner), between), standing)
+    return _exchange(share, mine, "heads", max(rings + chunk.outs(outer * inner), between), standing)
 
 
 def _loongtrain_backward(share: Share, sizes: _Sizes) -> int:
@@ -182,29 +194,29 @@ def _loongtrain_backward(share: Share, sizes: _Sizes) -> int:
     if outer == 1 or "outer" in share.pushes:  # its parts are sums already, and the inner ring counts the newest
         around = (1 + chunk.wide) * chunk.window("outer", outer) + (chunk.wide * chunk.kv if outer >= SUMMED else 0)
     window = chunk.gradient_ring("inner", inner, inner=True)
-    within = around + window + chunk.results(outer * inner)
+    within = around + window + chunk.dqs(outer * inner)
     if outer > 1 and share.pushes & {"outer", "inner"}:
         within += chunk.wide * chunk.kv  # the sum of the window before
     if "inner" in share.pushes or inner == 1:
         return _exchange_backward(share, mine, "heads", within)
     within += chunk.kv  # the gradients of a step of the window before, or with one window the results
-    between = around + 2 * window + chunk.results((outer - 1) * inner) if outer > 1 else 0
+    between = around + 2 * window + chunk.dqs((outer - 1) * inner) if outer > 1 else 0
     return _exchange_backward(share, mine, "heads", max(within, between))
 
 
 def _exchange(share: Share, mine: Share, axis: str, inside: int, standing: int = 0) -> int:
     """An exchange of heads around calls on heads, where windows of rings stand before and after these."""
     if axis in share.pushes:  # output by tokens, the window, and results by heads
-        return share.q + mine.whole + mine.q + inside
-    exchanging = max(3 * share.q + mine.whole, share.q + 2 * mine.whole + _copies(share, mine))
-    return max(share.q + mine.whole + inside, standing + exchanging)
+        return share.out + mine.whole + mine.out + inside
+    exchanging = max(3 * share.out + mine.whole, share.out + 2 * mine.whole + _copies(share, mine))
+    return max(share.out + mine.whole + inside, standing + exchanging)
 
 
 def _exchange_backward(share: Share, mine: Share, axis: str, inside: int) -> int:
     """Gradients by tokens, and by heads side by side, around the calls on heads."""
     if axis in share.pushes:
-        return share.whole + mine.q + 2 * mine.whole + max(inside, _sums(share, mine))
-    return share.whole + mine.q + mine.whole + max(inside, mine.whole + _sums(share, mine))
+        return share.whole + mine.out + 2 * mine.whole + max(inside, _sums(share, mine))
+    return share.whole + mine.out + mine.whole + max(inside, mine.whole + _sums(share, mine))
 
 
 def _copies(share: Share, mine: Share) -> int:
@@ -214,7 +226,8 @@ def _copies(share: Share, mine: Share) -> int:
 
 def _sums(share: Share, mine: Share) -> int:
     """The wide sum of the gradients of keys, or of values, over ranks that have the same head."""
-    return share.wide * share.kv // 2 if mine.kv > share.kv else 0
+    dims = share.problem.dims
+    return share.wide * share.kv * max(dims) // sum(dims) if mine.kv > share.kv else 0
 
 
 #: The formulas of the forward and of the backward.
@@ -263,7 +276,7 @@ def kept_bytes(strategy: str, problem: Problem, axis_sizes: Mapping[str, int]) -
     if (axis := _HEADS.get(strategy)) is None:
         return 0
     share = Share.of(problem, axis_sizes, nccl=False).by_heads(axis_sizes[axis])
-    return share.q + share.whole
+    return share.out + share.whole
 
 
 def _memory(

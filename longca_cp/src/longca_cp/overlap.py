@@ -77,7 +77,7 @@ def ulysses_chunks(problem: Problem, ranks: int, nccl: bool, pushes: bool) -> in
     """
     heads_kv = max(1, problem.num_heads_kv // ranks)
     if pushes:
-        return _of_bytes(problem, problem.heads_q // ranks + 2 * heads_kv, heads_kv, ULYSSES_CHUNKS)
+        return _of_bytes(problem, problem.heads_q // ranks, heads_kv, ULYSSES_CHUNKS)
     return _dividing(heads_kv, ULYSSES_CHUNKS) if is_beside(problem, nccl) else 1
 
 
@@ -89,20 +89,21 @@ def chunks_around_rings(problem: Problem, ranks: int, groups: int, pushes: bool)
     if not pushes or problem.concrete_mask.heads > 1:
         return 1
     heads_kv = max(1, problem.num_heads_kv // ranks)
-    return _of_bytes(problem, problem.heads_q // ranks + 2 * heads_kv, heads_kv, ULYSSES_CHUNKS, groups)
+    return _of_bytes(problem, problem.heads_q // ranks, heads_kv, ULYSSES_CHUNKS, groups)
 
 
 def gather_chunks(problem: Problem, nccl: bool, pushes: bool) -> int:
     """Number of chunks of heads in ring_all_gather. See `ulysses_chunks`."""
     heads_kv = problem.num_heads_kv
     if pushes:
-        return _of_bytes(problem, 2 * heads_kv, heads_kv, GATHER_CHUNKS)
+        return _of_bytes(problem, 0, heads_kv, GATHER_CHUNKS)
     return _dividing(heads_kv, GATHER_CHUNKS) if is_beside(problem, nccl) else 1
 
 
-def _of_bytes(problem: Problem, heads: int, heads_kv: int, most: int, groups: int = 1) -> int:
+def _of_bytes(problem: Problem, heads_q: int, heads_kv: int, most: int, groups: int = 1) -> int:
     """Number of chunks of so many heads of a group's tokens, none of which has fewer than CHUNK_BYTES."""
-    nbytes = problem.concrete_mask.seqlen_k // groups * heads * problem.head_dim * DTYPE_BYTES[problem.dtype]
+    row = heads_q * problem.head_dim + heads_kv * sum(problem.dims)
+    nbytes = problem.concrete_mask.seqlen_k // groups * row * DTYPE_BYTES[problem.dtype]
     return _dividing(heads_kv, max(1, min(most, nbytes // CHUNK_BYTES)))
 
 

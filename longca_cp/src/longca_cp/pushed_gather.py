@@ -1,8 +1,8 @@
 """Pushed gather: each rank pushes exactly the rows that a peer needs straight to their places in the peer's window.
 
 Rows arrive in ascending order, so nothing puts them in order afterwards. A rank whose rows would come in too many runs
-gets them packed, rank by rank, and puts them in order itself. A row is a token with its key and value: [T, 2, H, D].
-In a window keys and values lie apart, so that kernels read them contiguously.
+gets them packed, rank by rank, and puts them in order itself. In a window keys
+[T, H, D] and values [T, H, Dv] lie apart, so that kernels read them contiguously.
 
 Gradients go back to the owner of each row in the kernel's dtype. The owner adds them up in float32 (float64 for
 float64), in the order of ranks.
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from math import prod
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from longca.kernels.base import torch_device
 from longca.manifests import Layout, Problem
 from longca_cp import runs
 from longca_cp.exchange import Arrival, Axis
+from longca_cp.heads import split_kv
 from longca_cp.inbox import Request
 from longca_cp.runs import Arrangement, Pieces, Pushes, Runs, index_of, pieces, slices_of
 from longca_cp.transports.link import Link
@@ -112,7 +112,7 @@ class PushedRows:
         self._owners = [owner for owner in peers if others[owner, me]]
         self._sources = [np.flatnonzero(rows[:, me]).tolist()] * chunks
         self._senders = [np.flatnonzero(others[me]).tolist()] * chunks
-        row = 2 * problem.num_heads_kv // chunks * problem.head_dim
+        row = problem.num_heads_kv // chunks * sum(problem.dims)
         shard = max(map(layout.shard_size, range(axis.size)))
         needed = _room(max(self._needed), layout.num_tokens)
         returned = _room(max(self._returned), (axis.size - 1) * shard)
@@ -132,12 +132,12 @@ class PushedRows:
         if backward and (parts := self._parts.inbox) is not None:
             parts.begin(self._senders)
 
-    def gather(self, chunk: int, k: Tensor, v: Tensor) -> Arrival[Tensor]:
-        """Begins to bring this rank its needed rows, [needed, 2, H, D], from every rank's [T, H, D]."""
+    def gather(self, chunk: int, k: Tensor, v: Tensor) -> Arrival[tuple[Tensor, Tensor]]:
+        """Begins to bring this rank the keys and values that it needs, [needed, H, D], from every rank's [T, H, D]."""
         if (box := self._keys.inbox) is not None:
             for reader in self._readers:
                 box.put(reader, chunk, partial(self._pushes, reader, (k, v)), early=not self._there[reader].packs)
-        return Arrival(partial(self._arrive, chunk, k))
+        return Arrival(partial(self._arrive, chunk, k, v))
 
     def done(self, chunk: int) -> None:
         """The kernel has read the rows of a chunk, so that the next chunk may have their slot."""
@@ -146,40 +146,45 @@ class PushedRows:
             if chunk == self._chunks - 1:
                 box.joined()
 
-    def gradients(self, keys: Tensor) -> Tensor:
-        """A buffer for the gradients of needed rows: [needed, 2, H, D]."""
-        return keys.new_empty((2, *keys.shape)).transpose(0, 1)
+    def gradients(self, keys: Tensor, values: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """A buffer for the gradients of needed rows, and its parts for those of keys and of values [needed, H, D]."""
+        buffer = keys.new_empty(keys.numel() + values.numel())
+        return buffer, split_kv(buffer, len(keys), (keys.shape[1:], values.shape[1:]))
 
     def scatter(self, chunk: int, grads: Tensor, into: tuple[Tensor, Tensor]) -> Callable[[], None]:
         """Begins to bring this rank the sum of all ranks' gradients for its rows. See `Collected.scatter`."""
         if (box := self._parts.inbox) is not None:
             box.joined()  # the gradients of the chunk before are free
             for owner in self._owners:
-                box.put(owner, chunk, partial(self._returns, owner, grads))
+                box.put(owner, chunk, partial(self._returns, owner, grads, into))
         return partial(self._add_up, chunk, grads, into)
 
     def _pushes(self, reader: int, kv: tuple[Tensor, Tensor], slot: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        rows = _rows(slot, self._needed[reader], kv[0])
-        for into, x in zip(rows.unbind(1), kv, strict=True):
+        for into, x in zip(_rows(slot, self._needed[reader], kv), kv, strict=True):
             yield from self._there[reader](into, x)
 
-    def _returns(self, owner: int, grads: Tensor, slot: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        return self._back[owner](_rows(slot, self._returned[owner], grads[:, 0]), grads)
+    def _returns(
+        self, owner: int, grads: Tensor, like: tuple[Tensor, Tensor], slot: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        mine = _rows(grads, self._needed[self._axis.index], like)
+        for into, x in zip(_rows(slot, self._returned[owner], like), mine, strict=True):
+            yield from self._back[owner](into, x)
 
-    def _arrive(self, chunk: int, k: Tensor) -> Tensor:
+    def _arrive(self, chunk: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         if (box := self._keys.inbox) is None:
-            return k.new_empty((0, 2, *k.shape[1:]))
-        rows = _rows(box.take(chunk), self._needed[self._axis.index], k)
-        return rows if self._order is None else rows.index_select(0, self._order)
+            return k[:0], v[:0]
+        keys, values = _rows(box.take(chunk), self._needed[self._axis.index], (k, v))
+        if self._order is None:
+            return keys, values
+        return keys.index_select(0, self._order), values.index_select(0, self._order)
 
     def _add_up(self, chunk: int, grads: Tensor, into: tuple[Tensor, Tensor]) -> None:
         me = self._axis.index
-        arrived = grads[:0]
+        mine = arrived = _rows(grads, self._needed[me], into)
         if (box := self._parts.inbox) is not None:
-            arrived = _rows(box.take(chunk), self._returned[me], grads[:, 0])
-        parts = [grads if rank == me else arrived for rank in range(self._axis.size)]
-        for at, total in enumerate(into):
-            self._sum.add([part[:, at] for part in parts], total)
+            arrived = _rows(box.take(chunk), self._returned[me], into)
+        for total, own, others in zip(into, mine, arrived, strict=True):
+            self._sum.add([own if rank == me else others for rank in range(self._axis.size)], total)
         if box is not None:
             box.release(chunk)
             if chunk == self._chunks - 1:
@@ -207,7 +212,6 @@ def _ways_back(
     return back, GradientSum(parts, tokens, device)
 
 
-def _rows(slot: Tensor, count: int, like: Tensor) -> Tensor:
-    """So many rows of a slot: [rows, 2, H, D], for tensors [..., H, D]. Keys and values lie apart."""
-    shape = 2, count, *like.shape[1:]
-    return slot[: prod(shape)].view(shape).transpose(0, 1)
+def _rows(slot: Tensor, count: int, like: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """The keys and values of so many rows of a slot, for tensors [..., H, D] and [..., H, Dv]."""
+    return split_kv(slot, count, (like[0].shape[1:], like[1].shape[1:]))

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from longca_cp.exchange import Arrival, Axis, Order
-from longca_cp.heads import each, heads_of, put_chunk
+from longca_cp.heads import each, heads_of, put_chunk, split_heads
 from longca_cp.transports.arena import Arena, Place, arena_of, place_bytes
 from longca_cp.transports.link import Link
 from longca_cp.transports.strided import View, copy_words, shape_key
@@ -213,8 +213,9 @@ class PushedHeads:
 
         def puts(rank: int, at: int, rows: slice, part: Tensor) -> Iterator[tuple[_Of, Tensor]]:
             first = sum(map(len, into[:at]))
-            sizes = [each(x.shape[1], ranks) // chunks for x in into[at]]
-            for number, (x, heads) in enumerate(zip(into[at], part.split(sizes, dim=1), strict=True), first):
+            shapes = [(each(x.shape[1], ranks) // chunks, x.shape[2]) for x in into[at]]
+            parts = split_heads(part.flatten(1), shapes) if len(shapes) > 1 else [part]
+            for number, (x, heads) in enumerate(zip(into[at], parts, strict=True), first):
                 yield (number, View.of(x, heads_of(x, rank, ranks, chunks)[chunk, rows])), heads
 
         own, peers = list[tuple[_Of, _Of]](), list[tuple[_Of, Tensor]]()

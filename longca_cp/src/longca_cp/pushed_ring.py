@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from longca_cp.exchange import Axis
+from longca_cp.heads import split_kv
 from longca_cp.inbox import Inbox
 
 __all__ = ["PushedGradients", "PushedKeys", "Turns"]
@@ -78,14 +79,15 @@ def _without_own(arrives: NDArray[np.bool_]) -> NDArray[np.bool_]:
 class PushedKeys:
     """Keys and values of the rank whose turn it is. It has the methods of `longca_cp.kv_ring.KVRing`.
 
-    k and v are this rank's: [T, H, D], T = tokens[axis.index]. Without pushes there is no inbox.
+    k [T, H, D] and v [T, H, Dv] are this rank's, T = tokens[axis.index]. Without pushes there is no inbox.
     """
 
     def __init__(
         self, axis: Axis, box: Inbox | None, turns: Turns, tokens: Sequence[int], k: Tensor, v: Tensor
     ) -> None:
         self._axis, self._box, self._turns, self._tokens = axis, box, turns, tokens
-        self._heads, self._own, self._step = k.shape[1:], (k, v), 0
+        self._shapes, self._own, self._step = (k.shape[1:], v.shape[1:]), (k, v), 0
+        self._width = sum(shape.numel() for shape in self._shapes)
         self._present: tuple[Tensor, Tensor] | None = k, v
         if box is not None:
             box.begin(turns.sources)
@@ -132,17 +134,19 @@ class PushedKeys:
         if self._present is None:
             use = self._turns.coming(self._step)
             if self._box is None or use is None:
-                buffer = self._own[0].new_empty(2 * max(self._tokens) * self._heads.numel())
+                buffer = self._own[0].new_empty(max(self._tokens) * self._width)
             else:
                 buffer = self._box.take(use)
-            k, v = self._view(buffer, self._axis.source(self._step))
-            self._present = k, v
+            self._present = self._view(buffer, self._axis.source(self._step))
         return self._present
 
-    def _view(self, buffer: Tensor, member: int) -> Tensor:
-        """A buffer as [2, T, H, D], for the T tokens of a member."""
-        tokens = self._tokens[member]
-        return buffer[: 2 * tokens * self._heads.numel()].view(2, tokens, *self._heads)
+    def _view(self, buffer: Tensor, member: int) -> tuple[Tensor, Tensor]:
+        """The keys and values in a buffer, for the tokens of a member."""
+        return split_kv(buffer, self._tokens[member], self._shapes)
+
+    def _flat(self, buffer: Tensor, member: int) -> Tensor:
+        """The part of a buffer that has the keys and values of a member: [T · H · (D + Dv)]."""
+        return buffer[: self._tokens[member] * self._width]
 
 
 class PushedGradients(PushedKeys):
@@ -197,8 +201,8 @@ class PushedGradients(PushedKeys):
         self._join()
         if part is not None and self._parts is not None and (use := self._back.going(turn)) is not None:
             owner = self._back.reader(turn)
-            flat = self._view(part, owner)
-            self._parts.put(owner, use, lambda slot: [(self._view(slot, owner), flat)])
+            flat = self._flat(part, owner)
+            self._parts.put(owner, use, lambda slot: [(self._flat(slot, owner), flat)])
             self._leaves = True
         self._gather(turn - 1)
 
@@ -218,16 +222,15 @@ class PushedGradients(PushedKeys):
         total = self._sum
         if total is None:
             total = torch.zeros(self._length, dtype=dtype, device=self._own[0].device)
-        mine = self._view(total, index)
+        mine = self._flat(total, index)
         result = mine if mine.dtype == dtype else torch.empty(mine.shape, dtype=dtype, device=mine.device)
         if self._added < len(self._back.arriving):
             assert self._parts is not None
-            torch.add(mine, self._view(self._parts.take(self._added), index), out=result)
+            torch.add(mine, self._flat(self._parts.take(self._added), index), out=result)
             self._parts.release(self._added)
         elif result is not mine:
             result.copy_(mine)
-        dk, dv = result
-        return dk, dv
+        return self._view(result, index)
 
     def _gather(self, turn: int, keep: int = 1) -> None:
         """Adds the parts that arrived up to a turn to the sum, but for the last part, which `home` adds."""
@@ -237,10 +240,10 @@ class PushedGradients(PushedKeys):
             part = self._parts.take(self._added)
             if self._sum is None:
                 self._sum = torch.empty(self._length, dtype=self._wide, device=part.device)
-                self._view(self._sum, self._axis.index).copy_(self._view(part, self._axis.index))
+                self._flat(self._sum, self._axis.index).copy_(self._flat(part, self._axis.index))
             else:
                 self._sum = self._sum.to(self._wide)
-                self._view(self._sum, self._axis.index).add_(self._view(part, self._axis.index))
+                self._flat(self._sum, self._axis.index).add_(self._flat(part, self._axis.index))
             self._parts.release(self._added)
             self._added += 1
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from longca.kernels.base import Kernel, nothing_seen, torch_device
+from longca.kernels.base import Kernel, new_out, nothing_seen, torch_device
 from longca.manifests import Layout, Problem, Transport
 from longca_cp.exchange import Arrival, axes_of
 from longca_cp.kv_gather import Collected, gathering
@@ -60,13 +60,13 @@ class RingAllGather:
         self, q: Tensor, k: Tensor, v: Tensor, plan: RingAllGatherPlan, *, kept: list[Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
         """Attention of this rank's tokens. It keeps nothing."""
-        out, lse = torch.empty(q.shape, dtype=q.dtype, device=q.device), nothing_seen(q)
+        out, lse = new_out(q, v), nothing_seen(q)
         plan.gathering.begin()
         ahead = self._ahead(plan, k, v)
         for chunk, step in enumerate(plan.steps):
             heads, _ = plan.heads(chunk)
-            with ahead.next() as rows:
-                attend(plan.kernel, step, q[:, heads], *rows.unbind(1), out=out[:, heads], lse=lse[heads])
+            with ahead.next() as kv:
+                attend(plan.kernel, step, q[:, heads], *kv, out=out[:, heads], lse=lse[heads])
             plan.gathering.done(chunk)
         return out, lse
 
@@ -89,11 +89,10 @@ class RingAllGather:
         ahead = self._ahead(plan, k, v)
         for chunk, step in enumerate(plan.steps):
             heads, heads_kv = plan.heads(chunk)
-            with ahead.next() as rows:
-                keys, values = rows.unbind(1)
-                grads = plan.gathering.gradients(keys)
-                saved = q[:, heads], keys, values, out[:, heads], lse[heads]
-                differentiate(plan.kernel, step, dout[:, heads], saved, (dq[:, heads], grads[:, 0], grads[:, 1]))
+            with ahead.next() as kv:
+                grads, of_kv = plan.gathering.gradients(*kv)
+                saved = q[:, heads], *kv, out[:, heads], lse[heads]
+                differentiate(plan.kernel, step, dout[:, heads], saved, (dq[:, heads], *of_kv))
             plan.gathering.done(chunk)
             leaving.append(plan.gathering.scatter(chunk, grads, (dk[:, heads_kv], dv[:, heads_kv])))
             if chunk > 0:
@@ -101,8 +100,8 @@ class RingAllGather:
         leaving.pop(0)()
         return dq, dk, dv
 
-    def _ahead(self, plan: RingAllGatherPlan, k: Tensor, v: Tensor) -> Ahead[Tensor]:
-        def gather(chunk: int) -> Arrival[Tensor]:
+    def _ahead(self, plan: RingAllGatherPlan, k: Tensor, v: Tensor) -> Ahead[tuple[Tensor, Tensor]]:
+        def gather(chunk: int) -> Arrival[tuple[Tensor, Tensor]]:
             _, heads = plan.heads(chunk)
             return plan.gathering.gather(chunk, k[:, heads], v[:, heads])
 

@@ -37,8 +37,8 @@ class RingPlan(StepPlans):
 
 
 def ring_forward(axis: Axis, plan: RingPlan, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """out [T, Hq, D] and lse [Hq, T] of this rank's queries over all keys of the ring."""
-    ring, total = plan.ring.keys(k, v), Accumulator(q)
+    """out [T, Hq, Dv] and lse [Hq, T] of this rank's queries over all keys of the ring."""
+    ring, total = plan.ring.keys(k, v), Accumulator(q, v.shape[2])
     for step in plan.steps:
         with ring.sending():
             if step is not None:

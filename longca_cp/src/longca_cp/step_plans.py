@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
-from longca.kernels.base import Kernel, Plan, fill, nothing_seen
+from longca.kernels.base import Kernel, Plan, fill, new_out, nothing_seen
 from longca.manifests import Layout, Problem
 from longca.manifests.resolve import step_problems
 from longca_cp.heads import chunk_of
@@ -74,7 +73,7 @@ def attend(
     """A step's output and log-sum-exp for q [Tq, Hq, D], k and v [Tk, Hkv, D]. For an empty step 0 and −∞."""
     if step is not None:
         return kernel.forward(q, k, v, step, out=out, lse=lse)
-    return fill(out, torch.zeros_like(q)), fill(lse, nothing_seen(q))
+    return fill(out, new_out(q, v).zero_()), fill(lse, nothing_seen(q))
 
 
 def differentiate(kernel: Kernel, step: Plan | None, dout: Tensor, saved: Saved, into: Gradients) -> Gradients:

@@ -13,11 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from longca.kernels.base import Kernel, fill, nothing_seen, torch_device
+from longca.kernels.base import Kernel, fill, new_out, nothing_seen, torch_device
 from longca.manifests import Layout, Problem, Transport
 from longca_cp.exchange import axes_of
 from longca_cp.head_exchange import HeadExchange, beside, by_token, head_exchange
@@ -40,7 +39,7 @@ def forward_by_heads(
     computes: Sequence[Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]],
     kept: list[Tensor] | None,
 ) -> tuple[Tensor, Tensor]:
-    """out [Tl, Hq, D] and lse [Hq, Tl] of this rank's tokens, computed by heads.
+    """out [Tl, Hq, Dv] and lse [Hq, Tl] of this rank's tokens, computed by heads.
 
     Args:
         exchange: The ranks that share the heads.
@@ -49,7 +48,7 @@ def forward_by_heads(
         kept: A list for q, k, v, out and lse of each chunk, or None.
     """
     chunks, q = len(computes), qkv[0]
-    out, lse = torch.empty(q.shape, dtype=q.dtype, device=q.device), nothing_seen(q)
+    out, lse = new_out(q, qkv[2]), nothing_seen(q)
     exchange.begin(qkv, (out, by_token(lse)), chunks)
     ahead = Ahead(exchange.to_heads(qkv, chunks), chunks, exchange.pushes)
     leaving: list[Callable[[], None]] = []
@@ -75,22 +74,23 @@ def backward_by_heads(
     saved: Saved,
     computes: Sequence[Callable[[Tensor, Saved, Gradients], Gradients]],
     kept: list[Tensor] | None,
-    heads_kv: int,
+    problem: Problem,
 ) -> Gradients:
     """Gradients of this rank's tokens. Gradients of a KV head of several ranks are summed over these ranks.
 
     Args:
         exchange: The ranks that share the heads.
-        dout: [Tl, Hq, D].
+        dout: [Tl, Hq, Dv].
         saved: q, k, v, out and lse of this rank's tokens. They are not read if `kept` has tensors.
         computes: A function for each chunk of heads, from dout, saved tensors and buffers to dq, dk and dv. The
             gradients may be in the buffers or elsewhere.
         kept: The tensors that the forward kept, or None.
-        heads_kv: KV heads of all ranks.
+        problem: The problem of all ranks together.
     """
     chunks, again = len(computes), () if kept else (*saved[:4], by_token(saved[4]))
-    dq = torch.empty(dout.shape, dtype=dout.dtype, device=dout.device)
-    dk, dv = (dout.new_empty((dout.shape[0], heads_kv, dout.shape[2])) for _ in "kv")
+    (dim, dim_v), heads_kv = problem.dims, problem.num_heads_kv
+    shapes = (problem.heads_q, dim), (heads_kv, dim), (heads_kv, dim_v)
+    dq, dk, dv = (dout.new_empty((len(dout), *shape)) for shape in shapes)
     exchange.begin((*again, dout), (dq, dk, dv), chunks)
     kept = kept or _exchange_again(exchange, again, chunks)
     ahead = Ahead(exchange.to_heads((dout,), chunks), chunks, exchange.pushes)
@@ -166,4 +166,4 @@ class Ulysses:
         """Gradients of this rank's tokens."""
         saved = q, k, v, out, lse
         computes = [partial(differentiate, plan.kernel, step) for step in plan.steps]
-        return backward_by_heads(plan.exchange, dout, saved, computes, kept, plan.problem.num_heads_kv)
+        return backward_by_heads(plan.exchange, dout, saved, computes, kept, plan.problem)

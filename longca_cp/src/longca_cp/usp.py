@@ -83,7 +83,7 @@ class USP:
     ) -> Gradients:
         """Gradients of this rank's tokens."""
         saved, computes = (q, k, v, out, lse), [partial(self._backward, plan)] * plan.chunks
-        return backward_by_heads(plan.exchange, dout, saved, computes, kept, plan.problem.num_heads_kv)
+        return backward_by_heads(plan.exchange, dout, saved, computes, kept, plan.problem)
 
     def _backward(self, plan: USPPlan, dout: Tensor, saved: Saved, into: Gradients) -> Gradients:
         if self._ring.size == 1:

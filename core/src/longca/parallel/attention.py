@@ -68,7 +68,7 @@ class ParallelCall(NamedTuple):
         return {
             "mask": f"{mask.label} ({mask.fingerprint})",
             "heads": f"{problem.heads_q}:{problem.num_heads_kv}",
-            "head_dim": str(problem.head_dim),
+            "head_dim": problem.dims_text,
             "dtype": problem.dtype,
             "device": problem.device.kind,
             "direction": str(problem.direction),

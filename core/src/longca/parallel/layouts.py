@@ -40,6 +40,7 @@ def layout(
     mesh: DeviceMesh | Mapping[str, int],
     heads: tuple[int, int],
     head_dim: int = ...,
+    head_dim_v: int | None = ...,
     dtype: torch.dtype | str = ...,
     kernel: str = ...,
     placement: str = ...,
@@ -55,6 +56,7 @@ def layout(
     mesh: DeviceMesh | Mapping[str, int],
     heads: tuple[int, int],
     head_dim: int = ...,
+    head_dim_v: int | None = ...,
     dtype: torch.dtype | str = ...,
     kernel: str = ...,
     placement: str = ...,
@@ -69,6 +71,7 @@ def layout(
     mesh: DeviceMesh | Mapping[str, int],
     heads: tuple[int, int],
     head_dim: int = 128,
+    head_dim_v: int | None = None,
     dtype: torch.dtype | str = torch.bfloat16,
     kernel: str = AUTO,
     placement: str = AUTO,
@@ -90,7 +93,8 @@ def layout(
         mesh: A device mesh with dims named as the strategy's axes. Or the number of ranks along each axis, which needs
             no processes. For a strategy of one axis, a mesh of one dim may have any name.
         heads: Query heads and KV heads.
-        head_dim: Head dimension.
+        head_dim: Head dimension of q and k.
+        head_dim_v: Head dimension of v. None for that of q and k.
         dtype: Data type of q, k and v.
         kernel: Name of the kernel or pair that will run. `auto` as in `longca.attention`.
         placement: The way to place tokens on ranks. `auto` takes the least predicted time with the kernel.
@@ -120,6 +124,7 @@ def layout(
         heads_q=heads[0],
         heads_kv=heads[1],
         head_dim=head_dim,
+        head_dim_v=head_dim_v,
         dtype=str(dtype).removeprefix("torch."),  # type: ignore[arg-type]  # Problem checks it
         device=device,
     )
@@ -158,7 +163,7 @@ def placed(
             placement = manifest.placements[0]
     if AUTO in (strategy, placement):
         asked = problems or [(problem, 1.0)], wanted, kernel, placement, one_host(mesh)
-        shape = problem.heads_q, problem.heads_kv, problem.head_dim, problem.dtype, problem.device
+        shape = problem.heads_q, problem.heads_kv, problem.dims, problem.dtype, problem.device
         masks = tuple((mask.key, weight) for mask, weight in shared)
         about = registry, shape, tuple(wanted), kernel, placement, masks
         strategy, placement = _chosen(problem.mask, about, mesh, partial(adviser().arrange, registry, *asked), alone)

@@ -126,11 +126,15 @@ class _Results(ABC, Generic[T]):
 
 
 class Accumulator(_Results[_Part]):
-    """The output [Tq, Hq, D] and log-sum-exp [Hq, Tq] of a softmax whose keys come in parts. Without parts 0 and −∞.
+    """The output [Tq, Hq, Dv] and log-sum-exp [Hq, Tq] of a softmax whose keys come in parts. Without parts 0 and −∞.
 
     Args:
-        q: The queries of all parts: [Tq, Hq, D]. Outputs have their shape and dtype.
+        q: The queries of all parts: [Tq, Hq, D]. Outputs have their tokens, heads and dtype.
+        dim_v: Dv. None for D.
     """
+
+    def __init__(self, q: Tensor, dim_v: int | None = None) -> None:
+        super().__init__(q if dim_v in (None, q.shape[2]) else q[..., :1].expand(-1, -1, dim_v))
 
     def _empty(self, dtype: torch.dtype) -> _Part:
         tokens, heads, _ = self._like.shape

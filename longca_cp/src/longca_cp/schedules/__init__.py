@@ -68,7 +68,7 @@ def ring_all_gather(problem: Problem, layout: Layout, nccl: bool, transport: Tra
     pushes = "ring" in links
     sizes, gathered = Sizes.of(problem), _gathered(layout, pushes)
     chunks = gather_chunks(problem, nccl, pushes)
-    row, ranks = 2 * sizes.heads_kv // chunks * sizes.row, layout.world_size
+    row, ranks = sizes.kv // chunks, layout.world_size
     held, needed = (int(rows.max()) * row for rows in (gathered.held, gathered.needed))
     if gathered.everything:
         bring = Move("all_gather", "ring", ranks * held, (ranks - 1) * held, carries="k, v")
@@ -132,8 +132,7 @@ def _around(problem: Problem, exchange: ExchangeSizes, computes: list[Schedule],
     """An exchange of heads around the phases of each chunk of heads: `forward_by_heads` and `backward_by_heads`."""
     chunks = len(computes)
     mine, forward = exchange.mine, problem.direction == "forward"
-    together = mine.heads_q + 2 * mine.heads_kv
-    come, go = (together, mine.heads_q) if forward else (mine.heads_q, together)
+    come, go = (mine.q + mine.kv, mine.out) if forward else (mine.out, mine.q + mine.kv)
     there, back = ("q, k, v", "out") if forward else ("dout", "dq, dk, dv")
     coming = exchange.to_heads(come // chunks, there)
     pack = 0 if pushes else exchange.packed(come // chunks, mine.copies and forward)

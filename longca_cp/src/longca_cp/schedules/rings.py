@@ -38,8 +38,8 @@ class Ring:
         """The ring of groups of so many ranks, along one of a layout's axes."""
         ranks, steps = dict(layout.axis_sizes)[axis], layout.world_size // group
         longest = int(group_tokens(layout, group).max())
-        merging = sizes.merging(steps, longest * sizes.heads_q * sizes.row)
-        kv = 2 * longest * sizes.heads_kv * sizes.row
+        merging = sizes.merging(steps, longest * (sizes.out if problem.direction == "forward" else sizes.q))
+        kv = longest * sizes.kv
         beside = _beside(problem, layout, nccl and not pushes, steps)
         return cls(axis, ranks, steps, kv, sizes.wide, merging // max(1, steps - 1), beside, pushes)
 

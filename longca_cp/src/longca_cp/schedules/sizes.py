@@ -20,7 +20,7 @@ class Sizes:
     """The dimensions of a rank's tensors."""
 
     item: int  # bytes of an element
-    head_dim: int
+    dims: tuple[int, int]  # of q and k, and of v and out
     heads_q: int
     heads_kv: int
     copies: bool = False  # whether KV heads are copied for several ranks
@@ -28,12 +28,22 @@ class Sizes:
     @classmethod
     def of(cls, problem: Problem) -> Sizes:
         """Those of all heads."""
-        return cls(DTYPE_BYTES[problem.dtype], problem.head_dim, problem.heads_q, problem.num_heads_kv)
+        return cls(DTYPE_BYTES[problem.dtype], problem.dims, problem.heads_q, problem.num_heads_kv)
 
     @property
-    def row(self) -> int:
-        """Bytes of one token and head."""
-        return self.item * self.head_dim
+    def q(self) -> int:
+        """Bytes of a token's queries."""
+        return self.item * self.heads_q * self.dims[0]
+
+    @property
+    def out(self) -> int:
+        """Bytes of a token's output."""
+        return self.item * self.heads_q * self.dims[1]
+
+    @property
+    def kv(self) -> int:
+        """Bytes of a token's keys and values."""
+        return self.item * self.heads_kv * sum(self.dims)
 
     @property
     def wide(self) -> int:
@@ -78,26 +88,25 @@ class ExchangeSizes:
         """Ranks of a group."""
         return self.tokens.shape[1]
 
-    def to_heads(self, heads: int, carries: str) -> Move:
-        """The all-to-all that brings each rank so many heads of the group's tokens."""
-        return self._move(self.ranks * int(self.tokens.max()), heads * self.mine.row, carries)
+    def to_heads(self, row: int, carries: str) -> Move:
+        """The all-to-all that brings each rank so many bytes of heads of each of the group's tokens."""
+        return self._move(self.ranks * int(self.tokens.max()), row, carries)
 
-    def to_tokens(self, heads: int, carries: str) -> Move:
-        """The all-to-all that brings each rank its tokens, of so many heads of every rank."""
-        return self._move(self._whole, heads * self.mine.row, carries)
+    def to_tokens(self, row: int, carries: str) -> Move:
+        """The all-to-all that brings each rank so many bytes of every rank's heads of each of its tokens."""
+        return self._move(self._whole, row, carries)
 
     def lse(self, heads: int) -> Move:
         """The same of the log-sum-exps."""
         return self._move(self._whole, heads * max(4, self.mine.item), "lse")
 
-    def packed(self, heads: int, copies: bool) -> int:
+    def packed(self, row: int, copies: bool) -> int:
         """Bytes touched for packing the tensors that `to_heads` sends."""
-        local = self.ranks * int(self.tokens.max()) * self.mine.row
-        return 2 * local * (heads + (2 * self.mine.heads_kv if copies else 0))
+        return 2 * self.ranks * int(self.tokens.max()) * (row + (self.mine.kv if copies else 0))
 
-    def unpacked(self, heads: int) -> int:
-        """Bytes touched to put so many heads of every rank into their place, or of the group's tokens side by side."""
-        return 2 * self._whole * heads * self.mine.row
+    def unpacked(self, row: int) -> int:
+        """Bytes touched to put every rank's heads into their place, or those of the group's tokens side by side."""
+        return 2 * self._whole * row
 
     @property
     def _whole(self) -> int:
