@@ -61,7 +61,7 @@ class ByTheBook(CallsKernel):
     def call_forward(self, q, k, v, call, plan, out, lse):
         result, sums = Naive().forward(q, k, v, Naive().plan(self._problem(call, plan)))
         sums = sums.masked_fill(sums == -torch.inf, torch.inf)
-        out = torch.full_like(q, torch.nan) if out is None else out
+        out = torch.full_like(result, torch.nan) if out is None else out
         lse = torch.full_like(sums, torch.nan) if lse is None else lse
         rows = computed_rows(call, q)
         out[rows], lse[:, rows] = result[rows], sums[:, rows].to(lse.dtype)
@@ -117,16 +117,16 @@ def computed_rows(call, q):
 
 
 def problem(mask):
-    return Problem(
-        mask=mask, heads_q=4, heads_kv=2, head_dim=16, dtype="float64", device=Device("cpu"), direction="backward"
-    )
+    about = {"heads_q": 4, "heads_kv": 2, "head_dim": 16, "head_dim_v": 24, "dtype": "float64"}
+    return Problem(mask=mask, device=Device("cpu"), direction="backward", **about)
 
 
 def tensors(asked):
     random = torch.Generator().manual_seed(0)
-    queries = (asked.mask.seqlen_q, asked.heads_q, asked.head_dim)
-    keys = (asked.mask.seqlen_k, asked.heads_kv, asked.head_dim)
-    return [torch.randn(shape, generator=random, dtype=torch.float64) for shape in (queries, keys, keys, queries)]
+    queries, keys = (asked.mask.seqlen_q, asked.heads_q), (asked.mask.seqlen_k, asked.heads_kv)
+    dim, dim_v = asked.dims
+    shapes = (*queries, dim), (*keys, dim), (*keys, dim_v), (*queries, dim_v)
+    return [torch.randn(shape, generator=random, dtype=torch.float64) for shape in shapes]
 
 
 def compare(mask, given_buffers, kernel=ByTheBook()):
@@ -135,7 +135,7 @@ def compare(mask, given_buffers, kernel=ByTheBook()):
     plan, book = kernel.plan(asked), Naive().plan(asked)
     expected_out, expected_lse = Naive().forward(q, k, v, book)
     expected = Naive().backward(dout, q, k, v, expected_out, expected_lse, book)
-    buffers = {"out": torch.full_like(q, torch.nan), "lse": torch.full_like(expected_lse, torch.nan)}
+    buffers = {"out": torch.full_like(dout, torch.nan), "lse": torch.full_like(expected_lse, torch.nan)}
     # A buffer whose last dimension is not contiguous, as a caller may pass it.
     grads = {"dq": torch.full((*q.shape[:2], 32), torch.nan, dtype=q.dtype)[..., ::2]}
     grads |= {"dk": torch.full_like(k, torch.nan), "dv": torch.full_like(v, torch.nan)}

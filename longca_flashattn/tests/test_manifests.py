@@ -7,6 +7,7 @@ import pytest
 
 from longca import Device, Problem, masks
 from longca.manifests import packages, resolve_manifest
+from longca.manifests.pairs import halves
 from longca.masks import BlockSparseMask, Form, Slice, SliceMask
 from longca_flashattn import FA3, FA4
 from longca_flashattn.fa4 import FlashAttention4
@@ -52,6 +53,14 @@ def test_fa4_plans_a_block_sparse_mask_in_the_form_of_the_offer_that_covers_it(m
     asked = problem(mask)
     assert resolve_manifest(FA4, asked).offer.form is form
     assert FlashAttention4().plan(replace(asked, device=Device("cpu"))).form is form
+
+
+def test_fa3_computes_the_forward_of_unequal_head_dims_and_fa4_both_directions():
+    asked = problem(masks.build("causal_document", 300, documents=[100, 200]), head_dim=192, head_dim_v=128)
+    assert resolve_manifest(FA4, asked).valid
+    assert resolve_manifest(FA3, halves(asked)[0]).valid
+    assert not resolve_manifest(FA3, asked).valid
+    assert not resolve_manifest(FA4, replace(asked, head_dim_v=96)).valid
 
 
 def test_keys_with_too_many_intervals_have_no_backward():

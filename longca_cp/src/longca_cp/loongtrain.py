@@ -21,7 +21,7 @@ import numpy as np
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from longca.kernels.base import Kernel, torch_device
+from longca.kernels.base import Kernel, like_out, torch_device
 from longca.manifests import Layout, Problem, Transport
 from longca.parallel.merge import Accumulator, Sum
 from longca_cp.exchange import axes_of
@@ -107,7 +107,7 @@ class LoongTrain:
         return backward_by_heads(plan.exchange, dout, saved, computes, kept, plan.problem)
 
     def _forward(self, plan: LoongTrainPlan, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        total, steps = Accumulator(q, v.shape[2]), iter(plan.steps)
+        total, steps = Accumulator(like_out(q, v)), iter(plan.steps)
         outer = plan.outer.keys(k, v)
         for window in range(self._outer.size):
             outer.send()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from longca.kernels.base import Kernel
+from longca.kernels.base import Kernel, like_out
 from longca.manifests import Layout, Problem, Transport
 from longca.parallel.merge import Accumulator, Sum
 from longca_cp.exchange import Axis, axes_of
@@ -38,7 +38,7 @@ class RingPlan(StepPlans):
 
 def ring_forward(axis: Axis, plan: RingPlan, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """out [T, Hq, Dv] and lse [Hq, T] of this rank's queries over all keys of the ring."""
-    ring, total = plan.ring.keys(k, v), Accumulator(q, v.shape[2])
+    ring, total = plan.ring.keys(k, v), Accumulator(like_out(q, v))
     for step in plan.steps:
         with ring.sending():
             if step is not None:

@@ -41,8 +41,10 @@ def _with_layers(**common: Any) -> tuple[Offer, ...]:
     return (*_calls(**common), Offer.model_validate(layers))
 
 
-#: Other head dimensions compile, but gradients of 8:1 heads of 40 were wrong on an H200.
+#: Head dimensions of all masks of FlashAttention-4, and further ones of the masks that it takes natively. Others
+#: compile, but gradients of 8:1 heads of 40 were wrong on an H200.
 _FA4_HEAD_DIMS = (64, 128)
+_FA4_NATIVE_HEAD_DIMS = (80, 96, 192, 256, (192, 128))
 
 _COMMON: dict[str, Any] = {
     "dtypes": ("bfloat16", "float16"),
@@ -96,13 +98,17 @@ _FA3: dict[str, Any] = {
     "install": "pip install --no-deps xformers==0.0.34 nvidia-cuda-runtime-cu12",
 }
 
+_FA3_HOPPER: dict[str, Any] = {"verified_on": "==9.0", "deterministic": True, "fills_buffers": False}
+
 FA3 = KernelManifest(
     **_FA3,
     name="fa3",
     title="FlashAttention-3",
     implementation="longca_flashattn.fa3:FlashAttention3",
-    offers=_with_layers(
-        **_COMMON, verified_on="==9.0", max_head_dim=256, head_dim_multiple=8, deterministic=True, fills_buffers=False
+    offers=(
+        *_with_layers(**_COMMON, **_FA3_HOPPER, max_head_dim=256, head_dim_multiple=8),
+        # Its backward takes values of the same head dimension alone.
+        *_with_layers(**{**_COMMON, **_FA3_HOPPER, "backward": Backward.NONE}, head_dims=((192, 128),)),
     ),
 )
 
@@ -136,6 +142,7 @@ _FA4_OFFERS: tuple[Offer, ...] = (
         head_dims=_FA4_HEAD_DIMS,
         deterministic=True,
     ),
+    *_calls(**_COMMON, verified_on="==9.0", head_dims=_FA4_NATIVE_HEAD_DIMS, deterministic=True),
     *(Offer.model_validate({**_COMMON, **_FA4_LISTS, **row}) for row in _FA4_ROWS),
 )
 

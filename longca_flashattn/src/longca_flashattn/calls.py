@@ -22,7 +22,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longca.kernels.base import Plan, fill, no_gradients, nothing_seen, readable, torch_device, writable
+from longca.kernels.base import (
+    Plan,
+    fill,
+    like_out,
+    new_out,
+    no_gradients,
+    nothing_seen,
+    readable,
+    torch_device,
+    writable,
+)
 from longca.manifests import Problem
 from longca.masks import Form, Mask
 from longca.masks.forms import Varlen, Window
@@ -134,7 +144,7 @@ class CallsKernel(ABC):
     ) -> tuple[Tensor, Tensor]:
         """Attention of q to k and v. See `Kernel.forward`."""
         if not (q.numel() and k.numel() and plan.calls):
-            return fill(out, torch.zeros_like(q)), fill(lse, nothing_seen(q))
+            return fill(out, new_out(q, v).zero_()), fill(lse, nothing_seen(q))
         q, k, v = (readable(x) for x in (q, k, v))
         if len(plan.calls) > 1 or plan.calls[0].part:
             return self._forward_layers(q, k, v, plan, out, lse)
@@ -153,7 +163,7 @@ class CallsKernel(ABC):
         merged, alone = _parted(plan.calls)
         if not alone:
             return self._merge_layers(q, k, v, merged, plan, out, lse)
-        result, wide = writable(out, q), torch.promote_types(q.dtype, torch.float32)
+        result, wide = writable(out, like_out(q, v)), torch.promote_types(q.dtype, torch.float32)
         sums = q.new_empty((q.shape[1], q.shape[0]), dtype=wide) if lse is None else lse
         if merged:
             self._merge_layers(q, k, v, merged, plan, result, sums)
@@ -181,7 +191,7 @@ class CallsKernel(ABC):
         out: Tensor | None,
         lse: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        outs = torch.empty((len(calls), *q.shape), dtype=q.dtype, device=q.device)
+        outs = q.new_empty((len(calls), *q.shape[:2], v.shape[2]))
         lses = torch.empty((len(calls), q.shape[1], q.shape[0]), dtype=torch.float32, device=q.device)
         for call, part_out, part_lse in zip(calls, outs, lses, strict=True):
             self.call_forward(q, k, v, call, plan, part_out, part_lse)
@@ -264,7 +274,7 @@ class CallsKernel(ABC):
     def call_forward(
         self, q: Tensor, k: Tensor, v: Tensor, call: Call, plan: CallsPlan, out: Tensor | None, lse: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Runs one call. Returns out [Tq, Hq, D] and lse [Hq, Tq], in the given buffers if there are any."""
+        """Runs one call. Returns out [Tq, Hq, Dv] and lse [Hq, Tq], in the given buffers if there are any."""
 
     @abstractmethod
     def call_backward(

@@ -46,7 +46,7 @@ class FlashAttention3(CallsKernel):
             **_arguments(call, plan),
             num_splits=1,
         )
-        result = result.view(q.shape)
+        result = result.view(*q.shape[:2], -1)
         if out is None or out.stride(-1) != 1:
             result = fill(out, result)
         return result, fill(lse, sums.view(q.shape[1], q.shape[0]))

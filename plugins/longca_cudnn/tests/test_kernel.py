@@ -63,7 +63,7 @@ def assert_close(results, expected):
 
 @pytest.mark.parametrize(("label", "mask"), TAKEN, ids=[label for label, _ in TAKEN])
 def test_every_mask_it_takes(label, mask):
-    verify(EmulatedCuDNN(), mask, device=Device("cpu"), heads=(8, 2), head_dim=16)
+    verify(EmulatedCuDNN(), mask, device=Device("cpu"), heads=(8, 2), head_dim=16, head_dim_v=24)
 
 
 @pytest.mark.parametrize("heads", [(8, 1), (3, 3), (1, 1)])

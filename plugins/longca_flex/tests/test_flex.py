@@ -69,7 +69,7 @@ MASKS = {
 @pytest.mark.parametrize("softcap", [None, 1.0])
 @pytest.mark.parametrize("name", MASKS)
 def test_masks(kernel, name, softcap):
-    verify(kernel, MASKS[name], heads=(4, 2), head_dim=16, softcap=softcap, device=CPU)
+    verify(kernel, MASKS[name], heads=(4, 2), head_dim=16, head_dim_v=24, softcap=softcap, device=CPU)
 
 
 @pytest.mark.parametrize(("heads", "mask_heads"), [((4, 4), 1), ((6, 2), 2), ((8, 1), 8)])

@@ -33,6 +33,7 @@ __all__ = [
     "device_of",
     "fill",
     "in_given_dtypes",
+    "like_out",
     "new_out",
     "no_gradients",
     "nothing_seen",
@@ -228,6 +229,11 @@ def nothing_seen(q: Tensor) -> Tensor:
 def new_out(q: Tensor, v: Tensor) -> Tensor:
     """Memory for the output of q [Tq, Hq, D] and v [Tk, Hkv, Dv]: [Tq, Hq, Dv], contiguous."""
     return q.new_empty((*q.shape[:2], v.shape[2]))
+
+
+def like_out(q: Tensor, v: Tensor) -> Tensor:
+    """A tensor of the output's shape, dtype and device that takes no memory: q, or an expanded view of it."""
+    return q if q.shape[2] == v.shape[2] else q[..., :1].expand(-1, -1, v.shape[2])
 
 
 def no_gradients(

@@ -129,12 +129,8 @@ class Accumulator(_Results[_Part]):
     """The output [Tq, Hq, Dv] and log-sum-exp [Hq, Tq] of a softmax whose keys come in parts. Without parts 0 and −∞.
 
     Args:
-        q: The queries of all parts: [Tq, Hq, D]. Outputs have their tokens, heads and dtype.
-        dim_v: Dv. None for D.
+        like: A tensor of the shape, dtype and device of each output: [Tq, Hq, Dv].
     """
-
-    def __init__(self, q: Tensor, dim_v: int | None = None) -> None:
-        super().__init__(q if dim_v in (None, q.shape[2]) else q[..., :1].expand(-1, -1, dim_v))
 
     def _empty(self, dtype: torch.dtype) -> _Part:
         tokens, heads, _ = self._like.shape

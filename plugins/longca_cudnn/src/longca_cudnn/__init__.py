@@ -32,6 +32,12 @@ _HOPPER: dict[str, Any] = {"verified_on": "==9.0", "max_head_dim": 256}
 _OTHERS: dict[str, Any] = {"expected_on": ">=8.0,<13,!=9.*", "max_head_dim": 128}
 _OTHERS_RAGGED: dict[str, Any] = {"expected_on": ">=10.0,<12", "max_head_dim": 128}
 
+#: Values of another head dimension than keys, on Hopper.
+_UNEQUAL: tuple[dict[str, Any], ...] = (
+    {"verified_on": "==9.0", "max_head_dim": 128, "unequal_head_dims": True},
+    {"verified_on": "==9.0", "head_dims": ((192, 128),)},
+)
+
 #: A deterministic backward takes O(S²) scratch memory for each head: 8 GiB for 64 heads of 8 K tokens. A ragged one
 #: takes that of the longest document for each document, which has no bound.
 _DETERMINISTIC: dict[str, Any] = {"deterministic": True, "max_seqlen": 8192}
@@ -45,7 +51,7 @@ def _offers() -> tuple[Offer, ...]:
         "head_dim_multiple": 8,
     }
     fast = ((_DENSE, _HOPPER), (_DENSE, _OTHERS), (_VARLEN, _HOPPER), (_VARLEN, _OTHERS_RAGGED))
-    rows = [(forms, limits) for forms, limits in fast]
+    rows = [*fast, *((forms, limits) for limits in _UNEQUAL for forms in (_DENSE, _VARLEN))]
     rows += [(_DENSE, {**limits, **_DETERMINISTIC}) for limits in (_HOPPER, _OTHERS)]
     return tuple(Offer.model_validate({**common, **form, **limits}) for forms, limits in rows for form in forms)
 

@@ -6,7 +6,7 @@ out and lse may be those of a larger softmax.
 Queries that see nothing, and keys in documents without queries, never reach cuDNN. Their results are filled in
 afterwards.
 
-Shapes: q and out [Tq, Hq, D], k and v [Tk, Hkv, D], lse [Hq, Tq].
+Shapes: q [Tq, Hq, D], k [Tk, Hkv, D], v [Tk, Hkv, Dv], out [Tq, Hq, Dv], lse [Hq, Tq].
 
 Source: the documentation of cudnn-frontend, operations/Attention
 (https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Attention.html).
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from longca import Problem
 from longca.kernels.ahead import is_ahead
-from longca.kernels.base import fill, torch_device
+from longca.kernels.base import fill, like_out, torch_device
 from longca.manifests import resolve_manifest
 from longca.manifests.problem import Direction
 from longca.masks import Form
@@ -129,7 +129,7 @@ class CuDNN:
     ) -> tuple[Tensor, Tensor]:
         """Attention of q to k and v. See `longca.kernels.base.Kernel.forward`."""
         seeing = slice(plan.first_query, None)
-        result, is_ragged = writable(out, q), plan.ragged is not None
+        result, is_ragged = writable(out, like_out(q, v)), plan.ragged is not None
         seen = writable_lse(lse, q.shape[1], q.shape[0] - plan.first_query, is_ragged, q.device)
         if plan.batch:
             operands = [*(readable(x, ragged=is_ragged) for x in (q[seeing], k, v)), result[seeing]]

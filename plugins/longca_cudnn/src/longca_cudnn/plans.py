@@ -73,7 +73,7 @@ class CuDNNPlan(Plan):
             seqlen_k=self.seqlen_k,
             heads_q=self.problem.heads_q,
             heads_kv=self.problem.num_heads_kv,
-            head_dim=self.problem.head_dim,
+            head_dims=self.problem.dims,
             window=self.window,
             bottom_right=self.bottom_right,
             scale=self.problem.scale,
@@ -84,9 +84,9 @@ class CuDNNPlan(Plan):
 
     def packed_spec(self, direction: Direction) -> GraphSpec:
         """The graph for contiguous tensors."""
-        dim = self.problem.head_dim
-        heads = (self.problem.num_heads_kv if uid.is_of_keys else self.problem.heads_q for uid in OPERANDS[direction])
-        return self.spec(direction, tuple((count * dim, dim) for count in heads))
+        heads, dims = (self.problem.heads_q, self.problem.num_heads_kv), self.problem.dims
+        shapes = ((heads[uid.is_of_keys], dims[uid.is_of_values]) for uid in OPERANDS[direction])
+        return self.spec(direction, tuple((count * dim, dim) for count, dim in shapes))
 
     def offsets(self, uid: Uid, by_token: int) -> Tensor:
         """The offset of each document of a ragged graph in a tensor, in elements: int64 [batch + 1]."""
@@ -141,7 +141,8 @@ def _make_ragged(plan: CuDNNPlan, found: Documents, device: torch.device) -> Non
     plan.starts_k, plan.lengths_k = _upload(found.start_k, found.length_k, plan.batch, device)
     heads = {Uid.Q: plan.problem.heads_q, Uid.K: plan.problem.num_heads_kv}
     for uid, count in heads.items():  # offsets in contiguous tensors, and in the log-sum-exp
-        plan.offsets(uid, count * plan.problem.head_dim)
+        for dim in plan.problem.dims:
+            plan.offsets(uid, count * dim)
     plan.offsets(Uid.LSE, plan.problem.heads_q)
 
 

@@ -40,12 +40,17 @@ class Uid(IntEnum):
         return self + 100
 
     @property
+    def is_of_values(self) -> bool:
+        """Whether the tensor has the head dimension of values instead of that of keys."""
+        return self in (Uid.V, Uid.OUT, Uid.DOUT, Uid.DV)
+
+    @property
     def is_of_keys(self) -> bool:
         """Whether the tensor has keys and KV heads instead of queries and query heads."""
         return self in (Uid.K, Uid.V, Uid.DK, Uid.DV)
 
 
-#: The tensors [tokens, heads, head_dim] of each direction. Outputs come last.
+#: The tensors [tokens, heads, head dimension] of each direction. Outputs come last.
 OPERANDS: dict[Direction, tuple[Uid, ...]] = {
     Direction.FORWARD: (Uid.Q, Uid.K, Uid.V, Uid.OUT),
     Direction.BACKWARD: (Uid.Q, Uid.K, Uid.V, Uid.OUT, Uid.DOUT, Uid.DQ, Uid.DK, Uid.DV),
@@ -64,7 +69,7 @@ class GraphSpec:
         seqlen_k: Keys of a document. In a ragged graph, those of the longest document.
         heads_q: Query heads.
         heads_kv: KV heads.
-        head_dim: Head dimension.
+        head_dims: Head dimensions of q and k, and of v.
         window: The band, the same in every document.
         bottom_right: True if the band's diagonal ends at a document's last query and key. False if it begins at its
             first query and key.
@@ -81,7 +86,7 @@ class GraphSpec:
     seqlen_k: int
     heads_q: int
     heads_kv: int
-    head_dim: int
+    head_dims: tuple[int, int]
     window: Window
     bottom_right: bool
     scale: float
@@ -93,7 +98,7 @@ class GraphSpec:
     def label(self) -> str:
         """The name of the graph in a message."""
         kind = "dense" if self.ragged is None else f"ragged ({self.batch} documents at most)"
-        heads = f"{self.heads_q}:{self.heads_kv} heads of {self.head_dim}"
+        heads = f"{self.heads_q}:{self.heads_kv} heads of {self.head_dims}"
         flags = "".join(f", {word}" for word in ("bottom_right", "deterministic") if getattr(self, word))
         return (
             f"{kind} {self.direction} of {self.seqlen_q} × {self.seqlen_k} tokens, {heads}, {self.dtype}, "
@@ -104,7 +109,8 @@ class GraphSpec:
         """The dimensions and strides of one of `OPERANDS`."""
         heads, tokens = (self.heads_kv, self.seqlen_k) if uid.is_of_keys else (self.heads_q, self.seqlen_q)
         by_token, by_head = self.strides[OPERANDS[self.direction].index(uid)]
-        return [self.batch, heads, tokens, self.head_dim], [tokens * by_token, by_head, by_token, 1]
+        dim = self.head_dims[uid.is_of_values]
+        return [self.batch, heads, tokens, dim], [tokens * by_token, by_head, by_token, 1]
 
     @property
     def lse_layout(self) -> tuple[list[int], list[int]]:

@@ -31,8 +31,8 @@ _LARGE = {"verified_on": "==9.0", "expected_on": ">=10.0,<12"}
 # between the powers of two need more than that.
 _TO_128 = tuple(range(16, 129, 16))
 _ROWS = (
-    {"dtypes": _HALF, **_ANY, "head_dims": _TO_128},
-    {"dtypes": _HALF, **_LARGE, "head_dims": tuple(range(144, 257, 16))},
+    {"dtypes": _HALF, **_ANY, "head_dims": _TO_128, "unequal_head_dims": True},
+    {"dtypes": _HALF, **_LARGE, "head_dims": (*range(144, 257, 16), (192, 128))},
     {"dtypes": ("float32",), **_ANY, "head_dims": (16, 32, 64)},
     {"dtypes": ("float32",), **_LARGE, "head_dims": (128, 256)},
 )

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from longca import Problem
-from longca.kernels.base import Plan, fill, nothing_seen, torch_device
+from longca.kernels.base import Plan, fill, new_out, nothing_seen, torch_device
 from longca.masks import BlockSparseMask, Form
 from longca.metadata.interval_tables import interval_tables
 from longca_flex import compiled, has_few_intervals
@@ -98,7 +98,7 @@ class Flex:
     ) -> tuple[Tensor, Tensor]:
         """Attention of q to k and v. See `longca.kernels.base.Kernel.forward`."""
         if not (q.numel() and k.numel()):
-            return fill(out, torch.zeros_like(q)), fill(lse, nothing_seen(q))
+            return fill(out, new_out(q, v).zero_()), fill(lse, nothing_seen(q))
         block = _block(q, k)
         with compiling_once():
             result, sums = self._forward(

@@ -35,7 +35,10 @@ _FORMS: tuple[dict[str, Any], ...] = (
         "max_sizes": ((Size.ENDPOINTS, _MOST_ENDPOINTS),),
     },
 )
-_HEAD_DIMS: tuple[dict[str, Any], ...] = ({"max_head_dim": 128, "head_dim_multiple": 8}, {"head_dims": (256,)})
+_HEAD_DIMS: tuple[dict[str, Any], ...] = (
+    {"max_head_dim": 128, "head_dim_multiple": 8, "unequal_head_dims": True},
+    {"head_dims": (256, (192, 128))},
+)
 
 CUDNN_FLEX = KernelManifest(
     name="cudnn_flex",

@@ -8,7 +8,7 @@ larger softmax. Outputs go straight into buffers whose address and strides are m
 
 The library writes messages while it compiles. They are discarded.
 
-Shapes: q and out [Tq, Hq, D], k and v [Tk, Hkv, D], lse [Hq, Tq].
+Shapes: q [Tq, Hq, D], k [Tk, Hkv, D], v [Tk, Hkv, Dv], out [Tq, Hq, Dv], lse [Hq, Tq].
 
 Source: cudnn/flex_attention of https://github.com/NVIDIA/cudnn-frontend, nvidia-cudnn-frontend 1.32.0.
 """
@@ -28,7 +28,17 @@ import torch
 from torch import Tensor
 
 from longca import Problem
-from longca.kernels.base import Plan, fill, no_gradients, nothing_seen, on_device_of, torch_device, torch_dtype
+from longca.kernels.base import (
+    Plan,
+    fill,
+    like_out,
+    new_out,
+    no_gradients,
+    nothing_seen,
+    on_device_of,
+    torch_device,
+    torch_dtype,
+)
 from longca.masks import BlockSparseMask, Form, Mask
 from longca.masks.intervals import IntervalPieces
 from longca.metadata.interval_tables import interval_tables
@@ -143,8 +153,8 @@ class CuDNNFlex:
     ) -> tuple[Tensor, Tensor]:
         """Attention of q to k and v. See `longca.kernels.base.Kernel.forward`."""
         if plan.mask_plan is None:
-            return fill(out, torch.zeros_like(q)), fill(lse, nothing_seen(q))
-        result = result_for(out, q)
+            return fill(out, new_out(q, v).zero_()), fill(lse, nothing_seen(q))
+        result = result_for(out, like_out(q, v))
         sums = lse if lse is not None and is_aligned(lse, 4, 4) else q.new_empty(_lse_shape(q), dtype=torch.float32)
         tensors = [x[None] for x in (*map(aligned, (q, k, v)), result, sums)]
         with on_device_of(q):
@@ -209,10 +219,9 @@ def _compiled(plan: FlexPlan, name: str, arguments: tuple[Any, ...], tensors: li
 def _samples(problem: Problem, device: torch.device) -> Iterator[Tensor]:
     """q, k and v for planning, which reads their shapes and dtype alone. They take no memory."""
     mask, dtype = problem.concrete_mask, torch_dtype(problem.dtype)
-    one = torch.empty(problem.head_dim, dtype=dtype, device=device)
-    yield one.expand(1, mask.seqlen_q, problem.heads_q, -1)
-    for _ in range(2):
-        yield one.expand(1, mask.seqlen_k, problem.num_heads_kv, -1)
+    queries, keys = (mask.seqlen_q, problem.heads_q), (mask.seqlen_k, problem.num_heads_kv)
+    for rows, dim in ((queries, problem.dims[0]), (keys, problem.dims[0]), (keys, problem.dims[1])):
+        yield torch.empty(dim, dtype=dtype, device=device).expand(1, *rows, -1)
 
 
 def _lse_shape(q: Tensor) -> tuple[int, int]:
