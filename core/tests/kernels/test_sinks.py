@@ -1,5 +1,10 @@
 """Sinks: a logit for each query head that takes a share of the softmax. The truth is one more column of scores."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -59,10 +64,28 @@ def test_in_bfloat16(kernel):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kernel", ["naive", "sdpa", "naive+sdpa"])
-def test_on_a_gpu(kernel):
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 192, 256])
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+def test_head_dims_on_a_gpu(dtype, head_dim):
+    for mask in (pattern_mask("causal_document"), gappy_mask()):
+        check(mask, "naive", dtype, (12, 3), head_dim=head_dim, device="cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", ["sdpa", "naive+sdpa"])
+def test_kernels_on_a_gpu(kernel):
     for mask in (pattern_mask("causal_document"), gappy_mask()):
         check(mask, kernel, torch.bfloat16, head_dim=64, device="cuda")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux")
+def test_the_fused_kernels_under_tritons_interpreter():
+    """Triton decides at import whether it interprets, so these have a process of their own."""
+    pytest.importorskip("triton")
+    script = Path(__file__).parent / "interpreted" / "check_sinks.py"
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_compiled():

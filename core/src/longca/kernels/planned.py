@@ -59,8 +59,9 @@ class Planned(NamedTuple):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """The gradients of q, k and v, contiguous, and of sinks [Hq] if there are any."""
         with as_in_an_operator(q):
+            dout = dout.contiguous()
             dsinks = None if sinks is None else sinks_gradient(dout, out, lse, sinks)
-            dq, dk, dv = self.kernel.backward(dout.contiguous(), q, k, v, out, lse, self.plan)
+            dq, dk, dv = self.kernel.backward(dout, q, k, v, out, lse, self.plan)
             dq, dk, dv = dq.contiguous(), dk.contiguous(), dv.contiguous()
         self._check_memory((dq, dk, dv), (dout, q, k, v, out, lse))
         return dq, dk, dv, dsinks

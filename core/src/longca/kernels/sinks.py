@@ -8,6 +8,9 @@ results become those of the whole softmax by
 A backward that takes an external log-sum-exp gets (out', lse'). The sink's own gradient sums over the queries:
 
     ds = −Σ exp(s − lse') · (dout · out')
+
+On CUDA devices Triton kernels compute this (`longca.kernels.sinks_triton`). Elsewhere, and in float64, plain PyTorch
+does.
 """
 
 from __future__ import annotations
@@ -58,16 +61,34 @@ def check_numbers(sinks: Tensor) -> None:
 
 
 def add_sinks(out: Tensor, lse: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
-    """out [Tq, Hq, D], written in place, and a new lse [Hq, Tq] of the softmax with its sinks [Hq]."""
+    """out [Tq, Hq, D], written in place, and a new lse [Hq, Tq] of the softmax with its sinks [Hq].
+
+    out and lse are contiguous.
+    """
+    if _is_fused(lse):
+        from longca.kernels.sinks_triton import add_sinks_on_cuda
+
+        return add_sinks_on_cuda(out, lse, sinks)
     whole = torch.logaddexp(lse, sinks.to(lse.dtype)[:, None])
     share = torch.where(lse == -torch.inf, 0.0, (lse - whole).exp())  # [Hq, Tq]
     return out.mul_(share.T[..., None]), whole
 
 
 def sinks_gradient(dout: Tensor, out: Tensor, lse: Tensor, sinks: Tensor) -> Tensor:
-    """The gradient of sinks [Hq], in their dtype, by the results of `add_sinks` for these queries."""
+    """The gradient of sinks [Hq], in their dtype, by the results of `add_sinks` for these queries.
+
+    dout, out and lse are contiguous.
+    """
+    if _is_fused(lse):
+        from longca.kernels.sinks_triton import sinks_gradient_on_cuda
+
+        return sinks_gradient_on_cuda(dout, out, lse, sinks)
     logits = sinks.to(lse.dtype)[:, None]
     weights = torch.where(lse == -torch.inf, 0.0, (logits - lse).exp())  # [Hq, Tq]
     parts = zip(dout.split(_ROWS), out.split(_ROWS), strict=True)
     dots = torch.cat([(dpart.to(lse.dtype) * part).sum(-1) for dpart, part in parts]).T
     return -(weights * dots).sum(-1).to(sinks.dtype)
+
+
+def _is_fused(lse: Tensor) -> bool:
+    return lse.is_cuda and lse.dtype == torch.float32

@@ -243,7 +243,7 @@ class _Attention(torch.autograd.Function):
         kept: list[Tensor] = []
         out, lse = strategy.forward(q, k, v, plan, kept=kept if training and sinks is None else None)
         if sinks is not None:
-            out, lse = add_sinks(out, lse, sinks)
+            out, lse = add_sinks(out.contiguous(), lse.contiguous(), sinks)
         ctx.strategy, ctx.plan, ctx.keeps = strategy, plan, bool(kept)
         ctx.save_for_backward(sinks, *(kept or (q, k, v, out, lse)))
         ctx.mark_non_differentiable(lse)
@@ -255,10 +255,11 @@ class _Attention(torch.autograd.Function):
         (sinks, *saved), kept, dsinks = ctx.saved_tensors, None, None
         if ctx.keeps:
             kept, saved = saved, [dout.new_empty(0)] * 5
+        dout = dout.contiguous()
         with in_given_dtypes(dout):
             if ctx.needs_input_grad[3]:
                 dsinks = sinks_gradient(dout, saved[3], saved[4], sinks)
-            grads = ctx.strategy.backward(dout.contiguous(), *saved, ctx.plan, kept=kept)
+            grads = ctx.strategy.backward(dout, *saved, ctx.plan, kept=kept)
         return (*grads, dsinks, None, None, None)
 
 
