@@ -139,6 +139,8 @@ def test_sinks_belong_to_the_whole_softmax(world, strategy, mesh, transport):
         asked = strategy, tuple(mesh.items()), kind, factors, some_placement(strategy), transport
         for found in world.run("with_sinks", *asked):
             assert max(found) <= EXACT, (kind, found)
+    for sent, without in world.run("sent_with_sinks", strategy, tuple(mesh.items()), transport):
+        assert sent == without  # the backward exchanges nothing again
 
 
 @pytest.mark.parametrize("transport", ["collectives", "copy_engine"])

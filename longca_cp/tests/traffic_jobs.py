@@ -26,6 +26,22 @@ def sent(strategy, sizes, kind, seqlen, factors, placement, heads):
     return tuple(dict(sent_by_kind(recorder.collectives)) for recorder in (forward, backward))
 
 
+def sent_with_sinks(strategy, sizes, transport):
+    """Bytes that a forward and backward send, by kind, with sinks and without them."""
+    mask, mesh = mask_of("causal", 40, ()), mesh_of(sizes)
+    about = {"strategy": strategy, "mesh": mesh, "kernel": "naive"}
+    layout = longca.layout(mask, heads=(8, 4), head_dim=8, dtype="float64", **about)
+    given = [layout.shard(x, rank_of(sizes, None)) for x in inputs(40, (8, 4), "float64")]
+    found = []
+    for more in ({"sinks": torch.zeros(8, dtype=torch.float64)}, {}):
+        attend(mask, given, transport=transport, **about, **more)  # ranks agree on the first call
+        with watched() as pushes, Recorder() as recorder:
+            attend(mask, given, transport=transport, **about, **more)
+        recorder.add(pushes)
+        found.append(dict(sent_by_kind(recorder.collectives)))
+    return found
+
+
 def pushed_again(strategy, sizes, kind, factors):
     """Bytes of a forward and backward that leave this rank, by kind, and whether a call after more pushes is right."""
     mesh, seqlen, heads = mesh_of(sizes), 40, (8, 2)

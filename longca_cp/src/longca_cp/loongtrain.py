@@ -85,10 +85,18 @@ class LoongTrain:
         return outer, RingTransport(self._inner, problem, heads, rounds, longest=longest)
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, plan: LoongTrainPlan, *, kept: list[Tensor] | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        plan: LoongTrainPlan,
+        *,
+        kept: list[Tensor] | None = None,
+        sinks: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Attention of this rank's tokens. It keeps q, k, v, out and lse of its heads."""
-        return forward_by_heads(plan.exchange, (q, k, v), [partial(self._forward, plan)] * plan.chunks, kept)
+        computes, logits = [partial(self._forward, plan)] * plan.chunks, plan.sinks_of(sinks, plan.chunks)
+        return forward_by_heads(plan.exchange, (q, k, v), computes, kept, logits)
 
     def backward(
         self,

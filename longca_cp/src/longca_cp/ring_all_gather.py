@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from longca.kernels.base import Kernel, new_out, nothing_seen, torch_device
+from longca.kernels.sinks import add_sinks
 from longca.manifests import Layout, Problem, Transport
 from longca_cp.exchange import Arrival, axes_of
 from longca_cp.kv_gather import Collected, gathering
@@ -57,7 +58,14 @@ class RingAllGather:
         return RingAllGatherPlan(problem, layout, self._rank, kernel, chunks, way)
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, plan: RingAllGatherPlan, *, kept: list[Tensor] | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        plan: RingAllGatherPlan,
+        *,
+        kept: list[Tensor] | None = None,
+        sinks: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Attention of this rank's tokens. It keeps nothing."""
         out, lse = new_out(q, v), nothing_seen(q)
@@ -68,7 +76,7 @@ class RingAllGather:
             with ahead.next() as kv:
                 attend(plan.kernel, step, q[:, heads], *kv, out=out[:, heads], lse=lse[heads])
             plan.gathering.done(chunk)
-        return out, lse
+        return (out, lse) if sinks is None else add_sinks(out, lse, sinks)
 
     def backward(
         self,

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from longca.kernels.base import Kernel, like_out
+from longca.kernels.sinks import add_sinks
 from longca.manifests import Layout, Problem, Transport
 from longca.parallel.merge import Accumulator, Sum
 from longca_cp.exchange import Axis, axes_of
@@ -80,10 +81,18 @@ class RingP2P:
         return RingPlan(problem, layout, self._rank, kernel, steps, ring)
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, plan: RingPlan, *, kept: list[Tensor] | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        plan: RingPlan,
+        *,
+        kept: list[Tensor] | None = None,
+        sinks: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Attention of this rank's tokens. It keeps nothing."""
-        return ring_forward(self._axis, plan, q, k, v)
+        results = ring_forward(self._axis, plan, q, k, v)
+        return results if sinks is None else add_sinks(*results, sinks)
 
     def backward(
         self,

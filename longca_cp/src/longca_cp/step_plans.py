@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -35,6 +36,11 @@ class StepPlans:
         """Bytes of the mask's metadata on this rank's device, over all steps. A shared plan counts once."""
         plans = {id(plan): plan for plan in self.steps if plan is not None}
         return sum(plan.metadata_bytes for plan in plans.values())
+
+    def sinks_of(self, sinks: Tensor | None, chunks: int) -> Sequence[Tensor | None]:
+        """The sinks [Hq] of each chunk of the heads that this rank computes."""
+        own = slice(*self.layout.steps[self.rank][0].heads_q)
+        return [None] * chunks if sinks is None else sinks[own].chunk(chunks)
 
 
 def plan_steps(problem: Problem, layout: Layout, rank: int, kernel: Kernel, chunks: int = 1) -> tuple[Plan | None, ...]:

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from longca.kernels.base import Kernel, fill, new_out, nothing_seen, torch_device
+from longca.kernels.sinks import add_sinks
 from longca.manifests import Layout, Problem, Transport
 from longca_cp.exchange import axes_of
 from longca_cp.head_exchange import HeadExchange, beside, by_token, head_exchange
@@ -38,6 +39,7 @@ def forward_by_heads(
     qkv: tuple[Tensor, Tensor, Tensor],
     computes: Sequence[Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]],
     kept: list[Tensor] | None,
+    sinks: Sequence[Tensor | None],
 ) -> tuple[Tensor, Tensor]:
     """out [Tl, Hq, Dv] and lse [Hq, Tl] of this rank's tokens, computed by heads.
 
@@ -46,6 +48,7 @@ def forward_by_heads(
         qkv: This rank's tokens of all heads.
         computes: A function for each chunk of heads, from q, k and v of the group's tokens to out and lse.
         kept: A list for q, k, v, out and lse of each chunk, or None.
+        sinks: The sinks of each chunk of heads, or None.
     """
     chunks, q = len(computes), qkv[0]
     out, lse = new_out(q, qkv[2]), nothing_seen(q)
@@ -53,9 +56,11 @@ def forward_by_heads(
     ahead = Ahead(exchange.to_heads(qkv, chunks), chunks, exchange.pushes)
     leaving: list[Callable[[], None]] = []
     used: list[tuple[tuple[Tensor, ...], Tensor, Tensor]] = []
-    for chunk, compute in enumerate(computes):
+    for chunk, (compute, logits) in enumerate(zip(computes, sinks, strict=True)):
         with ahead.next() as mine:
             part_out, part_lse = compute(*mine)
+            if logits is not None:
+                part_out, part_lse = add_sinks(part_out.contiguous(), part_lse.contiguous(), logits)
         parts = (part_out, (out,)), (by_token(part_lse), (by_token(lse),))
         leaving.append(exchange.to_tokens(parts, chunk, chunks))
         if kept is not None:
@@ -145,11 +150,18 @@ class Ulysses:
         return UlyssesPlan(problem, layout, self._rank, kernel, chunks, exchange)
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, plan: UlyssesPlan, *, kept: list[Tensor] | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        plan: UlyssesPlan,
+        *,
+        kept: list[Tensor] | None = None,
+        sinks: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Attention of this rank's tokens."""
         computes = [partial(attend, plan.kernel, step) for step in plan.steps]
-        return forward_by_heads(plan.exchange, (q, k, v), computes, kept)
+        return forward_by_heads(plan.exchange, (q, k, v), computes, kept, plan.sinks_of(sinks, len(computes)))
 
     def backward(
         self,

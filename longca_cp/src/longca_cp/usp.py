@@ -64,10 +64,18 @@ class USP:
         return USPPlan(problem, layout, self._rank, kernel, steps, ring, exchange, chunks)
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, plan: USPPlan, *, kept: list[Tensor] | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        plan: USPPlan,
+        *,
+        kept: list[Tensor] | None = None,
+        sinks: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Attention of this rank's tokens. It keeps q, k, v, out and lse of its heads."""
-        return forward_by_heads(plan.exchange, (q, k, v), [partial(ring_forward, self._ring, plan)] * plan.chunks, kept)
+        computes, logits = [partial(ring_forward, self._ring, plan)] * plan.chunks, plan.sinks_of(sinks, plan.chunks)
+        return forward_by_heads(plan.exchange, (q, k, v), computes, kept, logits)
 
     def backward(
         self,

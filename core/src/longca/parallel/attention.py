@@ -22,7 +22,7 @@ from longca.adviser import AUTO, adviser, log
 from longca.errors import RequestError
 from longca.kernels.ahead import NotAheadError, Prefetch, ask, take
 from longca.kernels.base import in_given_dtypes, on_device_of
-from longca.kernels.sinks import add_sinks, sinks_gradient
+from longca.kernels.sinks import sinks_gradient
 from longca.kernels.unverified import check_unverified, choose_checked
 from longca.manifests import Layout, Problem, Transport, installed_version
 from longca.masks import Mask
@@ -223,11 +223,7 @@ def _check_lengths(layout: Layout, rank: int, lengths: tuple[int, int]) -> None:
 
 
 class _Attention(torch.autograd.Function):
-    """A strategy's forward and backward as one differentiable function.
-
-    Sinks correct the results of this rank's queries, which are those of the whole softmax. With sinks, a strategy keeps
-    nothing for its backward, because it would keep results without them.
-    """
+    """A strategy's forward and backward as one differentiable function. The gradient of sinks is by its own queries."""
 
     @staticmethod
     def forward(
@@ -241,11 +237,11 @@ class _Attention(torch.autograd.Function):
         training: bool,
     ) -> tuple[Tensor, Tensor]:
         kept: list[Tensor] = []
-        out, lse = strategy.forward(q, k, v, plan, kept=kept if training and sinks is None else None)
-        if sinks is not None:
-            out, lse = add_sinks(out.contiguous(), lse.contiguous(), sinks)
+        given = {} if sinks is None else {"sinks": sinks}
+        out, lse = strategy.forward(q, k, v, plan, kept=kept if training else None, **given)
         ctx.strategy, ctx.plan, ctx.keeps = strategy, plan, bool(kept)
-        ctx.save_for_backward(sinks, *(kept or (q, k, v, out, lse)))
+        results = (out, lse) if ctx.needs_input_grad[3] or not kept else (None, None)
+        ctx.save_for_backward(sinks, *(kept or (q, k, v)), *results)
         ctx.mark_non_differentiable(lse)
         return out, lse
 
@@ -253,12 +249,13 @@ class _Attention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dout: Tensor, _dlse: Tensor) -> tuple[Tensor | None, ...]:
         (sinks, *saved), kept, dsinks = ctx.saved_tensors, None, None
-        if ctx.keeps:
-            kept, saved = saved, [dout.new_empty(0)] * 5
         dout = dout.contiguous()
         with in_given_dtypes(dout):
             if ctx.needs_input_grad[3]:
-                dsinks = sinks_gradient(dout, saved[3], saved[4], sinks)
+                out, lse = (x.contiguous() for x in saved[-2:])
+                dsinks = sinks_gradient(dout, out, lse, sinks)
+            if ctx.keeps:
+                kept, saved = saved[:-2], [dout.new_empty(0)] * 5
             grads = ctx.strategy.backward(dout, *saved, ctx.plan, kept=kept)
         return (*grads, dsinks, None, None, None)
 

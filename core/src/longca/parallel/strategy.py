@@ -50,7 +50,14 @@ class Strategy(Protocol):
         """
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, plan: StrategyPlan, *, kept: list[Tensor] | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        plan: StrategyPlan,
+        *,
+        kept: list[Tensor] | None = None,
+        sinks: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Attention of all ranks' tokens. Each rank gives and gets its own tokens.
 
@@ -61,6 +68,8 @@ class Strategy(Protocol):
             plan: The plan.
             kept: A list for tensors that the backward would otherwise exchange again. A strategy may leave it empty.
                 None in a forward without a backward.
+            sinks: A logit for each query head, [Hq], or None. `longca.kernels.sinks.add_sinks` puts them into the
+                results of the whole softmax, before these are kept.
 
         Returns:
             out [Tl, Hq, D] in q's dtype, and lse [Hq, Tl].
