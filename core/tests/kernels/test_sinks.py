@@ -9,13 +9,16 @@ import pytest
 import torch
 
 import longca
-from longca import masks
+from longca import masks, plugins
 from longca.errors import RequestError, UnsupportedError
+from longca.kernels.pair import Pair
+from longca.kernels.sinks import add_sinks, sinks_gradient
 from longca.manifests import Backward
+from longca_builtin.naive import Naive
 
 from .cases import gappy_mask, inputs, pattern_mask, per_head_mask, problem
 from .reference import BOUNDS, visible_by_head, worst_row
-from .toys import manifest
+from .toys import Toys, manifest
 
 
 def truth(given, sinks, mask):
@@ -86,6 +89,33 @@ def test_the_fused_kernels_under_tritons_interpreter():
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+class OwnSinks(Naive):
+    """A kernel with sinks of its own, but for one mask. It counts its calls."""
+
+    calls = 0
+
+    def forward_with_sinks(self, q, k, v, sinks, plan):
+        self.calls += 1
+        given = self.forward(q, k, v, plan)
+        return None if plan.problem.mask == gappy_mask() else add_sinks(*given, sinks)
+
+    def backward_with_sinks(self, dout, q, k, v, out, lse, sinks, plan):
+        self.calls += 10
+        grads = self.backward(dout, q, k, v, out, lse, plan)
+        return None if plan.problem.mask == gappy_mask() else (*grads, sinks_gradient(dout, out, lse, sinks))
+
+
+@pytest.mark.parametrize(("halves", "calls"), [("own", 22), ("own+naive", 2), ("naive+own", 20)])
+def test_a_kernel_may_have_sinks_of_its_own(halves, calls, monkeypatch):
+    own = OwnSinks()
+    pairs = {"own": own, "own+naive": Pair(own, Naive), "naive+own": Pair(Naive(), lambda: own)}
+    toys = Toys(manifest("toy"), toy=pairs[halves])
+    monkeypatch.setattr(plugins, "registry", lambda: toys)
+    check(pattern_mask("causal"), "toy")
+    check(gappy_mask(), "toy")
+    assert own.calls == calls
 
 
 def test_compiled():

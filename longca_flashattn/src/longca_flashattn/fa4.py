@@ -9,13 +9,19 @@ from typing import Any
 
 from torch import Tensor
 
-from longca.kernels.base import Plan
+from longca.kernels.base import Plan, readable
 from longca.manifests import Problem
 from longca.masks import BlockSparseMask
 from longca_flashattn import NATIVE_FORMS
 from longca_flashattn.calls import Call, CallsKernel, CallsPlan
 from longca_flashattn.fa4_blocks import BlocksPlan, blocks_backward, blocks_forward, plan_blocks
-from longca_flashattn.fa4_functions import capping, flash_backward, flash_forward, version
+from longca_flashattn.fa4_functions import (
+    capping,
+    flash_backward,
+    flash_backward_with_sinks,
+    flash_forward,
+    version,
+)
 from longca_flashattn.fa4_intervals import IntervalsPlan, intervals_backward, intervals_forward, plan_intervals
 
 __all__ = ["FlashAttention4", "NativeMasks"]
@@ -69,6 +75,26 @@ class FlashAttention4:
         assert isinstance(plan, CallsPlan)
         return self._native.backward(dout, q, k, v, out, lse, plan, dq=dq, dk=dk, dv=dv)
 
+    def forward_with_sinks(
+        self, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, plan: Plan
+    ) -> tuple[Tensor, Tensor] | None:
+        """The kernel's own sinks, in one call for rows that all see a key. See `longca.kernels.sinks`."""
+        if (call := _call_with_sinks(q, plan)) is None:
+            return None
+        given = [call.batched(readable(x)) for x in (q, k, v)]
+        return flash_forward(*given, out=None, lse=None, learnable_sink=sinks.float(), **_arguments(call, plan))
+
+    def backward_with_sinks(
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, sinks: Tensor, plan: Plan
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+        """The kernel's own gradient of sinks, by the row sums that its backward needs anyway."""
+        if (call := _call_with_sinks(q, plan)) is None:
+            return None
+        dout, q, k, v, out, lse = (call.batched(readable(x)) for x in (dout, q, k, v, out, lse))
+        about = {"deterministic": plan.problem.deterministic, **_arguments(call, plan)}
+        dq, dk, dv, dsinks = flash_backward_with_sinks(dout, q, k, v, out, lse, sinks.float(), **about)
+        return dq, dk, dv, dsinks.to(sinks.dtype)
+
 
 class NativeMasks(CallsKernel):
     """The masks that FlashAttention-4 takes natively."""
@@ -111,7 +137,14 @@ class NativeMasks(CallsKernel):
         )
 
 
-def _arguments(call: Call, plan: CallsPlan) -> dict[str, Any]:
+def _call_with_sinks(q: Tensor, plan: Plan) -> Call | None:
+    """The one call that computes a plan with sinks. None if the kernel's own sinks were not verified for the plan."""
+    if not isinstance(plan, CallsPlan) or plan.problem.device.capability != (9, 0) or plan.problem.softcap is not None:
+        return None
+    return plan.calls[0] if len(plan.calls) == 1 and plan.empty is None and q.numel() else None
+
+
+def _arguments(call: Call, plan: Plan) -> dict[str, Any]:
     varlen = call.cu_seqlens_q is not None
     return {
         "cu_seqlens_q": call.cu_seqlens_q,

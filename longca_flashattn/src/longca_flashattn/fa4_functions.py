@@ -12,7 +12,7 @@ from torch import Tensor
 
 from longca.kernels.base import fill
 
-__all__ = ["capping", "flash_backward", "flash_forward", "version"]
+__all__ = ["capping", "flash_backward", "flash_backward_with_sinks", "flash_forward", "version"]
 
 
 @cache
@@ -85,6 +85,15 @@ def flash_backward(
     results = _interface()._flash_attn_bwd(q, k, v, out, dout, lse, dq=plain[0], dk=plain[1], dv=plain[2], **arguments)
     first, second, third = (fill(buffer, result) for buffer, result in zip(given, results, strict=True))
     return first.view(first.shape[-3:]), second.view(second.shape[-3:]), third.view(third.shape[-3:])
+
+
+def flash_backward_with_sinks(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, sinks: Tensor, **arguments: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Calls `_flash_attn_bwd` with float32 sinks [Hq]. It returns their gradient too, by the kernel's own row sums."""
+    *grads, dsinks = _interface()._flash_attn_bwd(q, k, v, out, dout, lse, learnable_sink=sinks, **arguments)
+    dq, dk, dv = (x.view(x.shape[-3:]) for x in grads)
+    return dq, dk, dv, dsinks
 
 
 def _plain(buffer: Tensor | None) -> Tensor | None:

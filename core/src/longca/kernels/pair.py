@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from longca.kernels.base import Kernel, Plan
+from longca.kernels.sinks import backward_with_sinks, forward_with_sinks
 from longca.manifests import Problem
 from longca.manifests.pairs import asked_of_halves
 
@@ -93,3 +94,24 @@ class Pair:
         """Runs the second kernel's backward (see `longca.kernels.base.Kernel.backward`)."""
         assert plan.second is not None, "a backward is planned with direction backward"
         return self._load_backward().backward(dout, q, k, v, out, lse, plan.second, dq=dq, dk=dk, dv=dv)
+
+    def forward_with_sinks(
+        self, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, plan: PairPlan
+    ) -> tuple[Tensor, Tensor]:
+        """Runs the first kernel's forward with sinks (see `longca.kernels.sinks`)."""
+        return forward_with_sinks(self._forward, q, k, v, sinks, plan.first)
+
+    def backward_with_sinks(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        sinks: Tensor,
+        plan: PairPlan,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Runs the second kernel's backward with sinks (see `longca.kernels.sinks`)."""
+        assert plan.second is not None, "a backward is planned with direction backward"
+        return backward_with_sinks(self._load_backward(), dout, q, k, v, out, lse, sinks, plan.second)

@@ -15,7 +15,7 @@ from longca.adviser import Choice, adviser, log
 from longca.errors import PluginError, RequestError
 from longca.kernels.ahead import Prefetch, ask, take
 from longca.kernels.base import Kernel, Plan, as_in_an_operator, device_of, in_given_dtypes, on_device_of
-from longca.kernels.sinks import add_sinks, sinks_gradient
+from longca.kernels.sinks import backward_with_sinks, forward_with_sinks
 from longca.manifests import Direction, Problem
 from longca.masks import Mask
 from longca.plan_cache import PlanCache
@@ -46,22 +46,25 @@ class Planned(NamedTuple):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """out [Tq, Hq, Dv] and lse [Hq, Tq], contiguous, on q's device in q's dtype, with sinks [Hq] if any."""
         with as_in_an_operator(q):
-            out, lse = self.kernel.forward(q, k, v, self.plan)
+            if sinks is None:
+                out, lse = self.kernel.forward(q, k, v, self.plan)
+            else:
+                out, lse = forward_with_sinks(self.kernel, q, k, v, sinks, self.plan)
             out, lse = out.contiguous(), lse.contiguous()
         self._check_memory((out, lse), (q, k, v))
-        if sinks is not None:
-            with as_in_an_operator(q):
-                return add_sinks(out, lse, sinks)
         return out, lse
 
     def backward(
         self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, sinks: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """The gradients of q, k and v, contiguous, and of sinks [Hq] if there are any."""
+        dout, dsinks = dout.contiguous(), None
         with as_in_an_operator(q):
-            dout = dout.contiguous()
-            dsinks = None if sinks is None else sinks_gradient(dout, out, lse, sinks)
-            dq, dk, dv = self.kernel.backward(dout, q, k, v, out, lse, self.plan)
+            if sinks is None:
+                dq, dk, dv = self.kernel.backward(dout, q, k, v, out, lse, self.plan)
+            else:
+                results = backward_with_sinks(self.kernel, dout, q, k, v, out, lse, sinks, self.plan)
+                dq, dk, dv, dsinks = results
             dq, dk, dv = dq.contiguous(), dk.contiguous(), dv.contiguous()
         self._check_memory((dq, dk, dv), (dout, q, k, v, out, lse))
         return dq, dk, dv, dsinks

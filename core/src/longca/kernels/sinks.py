@@ -10,10 +10,13 @@ A backward that takes an external log-sum-exp gets (out', lse'). The sink's own 
     ds = −Σ exp(s − lse') · (dout · out')
 
 On CUDA devices Triton kernels compute this (`longca.kernels.sinks_triton`). Elsewhere, and in float64, plain PyTorch
-does.
+does. A kernel that computes sinks itself has two more methods, with the arguments and the results of
+`forward_with_sinks` and `backward_with_sinks`. They return None if the kernel cannot do so for the plan.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +24,14 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from longca.errors import RequestError
 
-__all__ = ["add_sinks", "check_numbers", "check_sinks", "sinks_gradient"]
+__all__ = [
+    "add_sinks",
+    "backward_with_sinks",
+    "check_numbers",
+    "check_sinks",
+    "forward_with_sinks",
+    "sinks_gradient",
+]
 
 #: Queries whose products are in memory at once.
 _ROWS = 4096
@@ -58,6 +68,29 @@ def check_numbers(sinks: Tensor) -> None:
         raise RequestError(f"sinks of heads {heads} are NaN or +∞; give numbers, or −∞ for a head without a sink")
     if sinks.is_cuda:
         _CHECKED[sinks] = True
+
+
+def forward_with_sinks(kernel: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, plan: Any) -> tuple[Tensor, Tensor]:
+    """A kernel's out [Tq, Hq, D] and lse [Hq, Tq] with sinks [Hq]. See `longca.kernels.base.Kernel.forward`."""
+    own = getattr(kernel, "forward_with_sinks", None)
+    results: tuple[Tensor, Tensor] | None = None if own is None else own(q, k, v, sinks, plan)
+    if results is None:
+        out, lse = kernel.forward(q, k, v, plan)
+        results = add_sinks(out.contiguous(), lse.contiguous(), sinks)
+    return results
+
+
+def backward_with_sinks(
+    kernel: Any, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, sinks: Tensor, plan: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A kernel's gradients of q, k, v and sinks [Hq]. See `longca.kernels.base.Kernel.backward`."""
+    own = getattr(kernel, "backward_with_sinks", None)
+    grads: tuple[Tensor, Tensor, Tensor, Tensor] | None
+    grads = None if own is None else own(dout, q, k, v, out, lse, sinks, plan)
+    if grads is None:
+        dsinks = sinks_gradient(dout, out, lse, sinks)
+        grads = *kernel.backward(dout, q, k, v, out, lse, plan), dsinks
+    return grads
 
 
 def add_sinks(out: Tensor, lse: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
