@@ -85,6 +85,8 @@ def remember(record: Mapping[str, Any], run: Run, mask: Mask | None = None) -> N
     A pair that is wrong says something about one of its kernels only if the results of its forward alone are wrong, or
     those of its backward alone.
     """
+    if record.get("sinks"):
+        return  # they take a part of the time
     half, status = None, record["status"]
     if status == "wrong" and "+" in record["kernel"]:
         half = half_at_fault(found["tensor"] for found in record["findings"] if not found["passed"])

@@ -58,8 +58,8 @@ class Planned(NamedTuple):
         self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, sinks: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """The gradients of q, k and v, contiguous, and of sinks [Hq] if there are any."""
-        dout, dsinks = dout.contiguous(), None
         with as_in_an_operator(q):
+            dout, dsinks = dout.contiguous(), None
             if sinks is None:
                 dq, dk, dv = self.kernel.backward(dout, q, k, v, out, lse, self.plan)
             else:

@@ -55,6 +55,7 @@ class RunOptions:
     direction: Annotated[
         str | None, _case("Only forward, only backward, or training for both. (default: the suite's)", "NAME")
     ] = None
+    sinks: Annotated[bool, _case("Give the heads of a pattern's problem sinks.", None, "--sinks")] = False
     seed: Annotated[_Numbers, _case("Only this seed. (default: the suite's; for a pattern 0)", "N")] = None
     gpus: Annotated[
         int | None, _rank("Number of GPUs, or of ranks on a CPU, that share each case.", "N", min=1, max=4096)
@@ -140,6 +141,7 @@ def chosen_suite(
     suites = builtin_suites()
     if name in suites or Path(name).suffix == ".toml":
         about = {"recommended": asked.recommended, "head_dim": asked.head_dim, "dtype": asked.dtype}
+        about |= {"sinks": asked.sinks}
         if given := [flag(key) for key, value in {**described.given, **about}.items() if value]:
             raise RequestError(
                 f"{name} is a suite, and {', '.join(given)} describe one problem; leave that out, or give a mask "
@@ -179,6 +181,7 @@ def _suite_of_pattern(
         head_dims=asked.head_dim,
         dtypes=asked.dtype,
         directions=selection.directions,
+        sinks=asked.sinks,
         kernels=selection.kernels,
         pairs=selection.pairs,
         lengths=described.lengths,

@@ -30,11 +30,13 @@ from longca_bench.conformance.oracle import (
     verify_reused,
 )
 from longca_bench.conformance.problems import OUTLIERS_EACH, Labelled, few, smallest_first
+from longca_bench.measuring.remote_kernel import RemoteKernel
 from longca_bench.measuring.status import CaseEndError
 from longca_bench.verification.findings import Verification
 from longca_bench.verification.inputs import Inputs
+from longca_bench.verification.sinks import WithSinks
 
-__all__ = ["CHECKS", "Asked", "deterministic", "each", "hold", "outliers"]
+__all__ = ["CHECKS", "Asked", "deterministic", "each", "hold", "outliers", "sinks"]
 
 _SHORT = 2048  # tokens of all masks that are not long on purpose
 
@@ -56,6 +58,15 @@ def outliers(variant: OfferVariant) -> list[Asked]:
     """The results are right if scores are beyond the range of exp, and a few keys are outliers."""
     some = smallest_first(variant.problems()[::OUTLIERS_EACH])
     return [(f"{label}, outliers", problem, verify_outliers) for label, problem in some]
+
+
+def sinks(variant: OfferVariant) -> list[Asked]:
+    """The results and the gradient of sinks are right, if the offer composes."""
+    asked = [(f"{label}, sinks", replace(problem, sinks=True)) for label, problem in few(variant.problems())]
+    found, refusal = variant.covered(asked)
+    if not found:
+        raise NotApplicableError(refusal)
+    return [(label, problem, _verify_sinks) for label, problem in found[:1]]
 
 
 def uneven_lengths(variant: OfferVariant) -> list[Asked]:
@@ -128,6 +139,7 @@ CHECKS: dict[str, Callable[[OfferVariant], list[Asked]]] = {
     for check in (
         right,
         outliers,
+        sinks,
         uneven_lengths,
         empty_rows,
         strided_inputs,
@@ -185,6 +197,11 @@ def _partnered(variant: OfferVariant) -> tuple[OfferVariant, list[Labelled]]:
     if not found:
         raise NotApplicableError("the offer's forward has no log-sum-exp for other kernels")
     return replace(variant, name=join(variant.name, PARTNER)), found
+
+
+def _verify_sinks(kernel: Kernel, problem: Problem, offer: Offer | None) -> Verification:
+    # A worker adds sinks itself.
+    return verify_problem(kernel if isinstance(kernel, RemoteKernel) else WithSinks(kernel), problem, offer)
 
 
 def _verify_strided(kernel: Kernel, problem: Problem, offer: Offer | None) -> Verification:

@@ -72,7 +72,7 @@ class OfferVariant:
         Raises:
             NotApplicableError: The offer covers none of the problems on this device.
         """
-        found, refusal = self._own if masks is None else self._covered(problems_for(self.offer, self._make, masks))
+        found, refusal = self._own if masks is None else self.covered(problems_for(self.offer, self._make, masks))
         if not found:
             raise NotApplicableError(refusal)
         return found
@@ -83,13 +83,13 @@ class OfferVariant:
         found: list[Labelled] = []
         refusal = ""
         for asked in small_problems(self.offer, self._make):
-            of_dim, reason = self._covered(asked)
+            of_dim, reason = self.covered(asked)
             refusal = refusal or reason
             found += few(of_dim) if found else of_dim
         if self.offer.softcap:
-            found += self._covered(_capped(label, problem) for label, problem in few(found))[0]
+            found += self.covered(_capped(label, problem) for label, problem in few(found))[0]
         if self.device.kind == "cuda":
-            found += self._covered(long_problems(self.offer, self._make))[0]
+            found += self.covered(long_problems(self.offer, self._make))[0]
         return found, refusal
 
     def _make(self, mask: Mask, heads: tuple[int, int], head_dims: tuple[int, int]) -> Problem:
@@ -105,7 +105,7 @@ class OfferVariant:
             allow_unverified=self.allow_unverified,
         )
 
-    def _covered(self, problems: Iterable[Labelled]) -> tuple[list[Labelled], str]:
+    def covered(self, problems: Iterable[Labelled]) -> tuple[list[Labelled], str]:
         """The problems that resolve to the offer. If there are none, also the reason."""
         *paired, manifest = self.registry.manifests(self.name)
         alone = (*paired, manifest.model_copy(update={"offers": (self.offer,)}))

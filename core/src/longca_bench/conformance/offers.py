@@ -15,7 +15,7 @@ from longca.manifests.offers import DType
 from longca.manifests.problem import Direction
 from longca.manifests.verified import standing
 from longca.plugins import Registry
-from longca_bench.conformance.checks import deterministic, each, outliers
+from longca_bench.conformance.checks import deterministic, each, outliers, sinks
 from longca_bench.conformance.failure_summary import Case
 from longca_bench.conformance.isolation import Isolation
 from longca_bench.conformance.offer_variant import NotApplicableError, OfferVariant, offer_variants
@@ -106,12 +106,13 @@ def verify_variant(variant: OfferVariant, repeat: int = 0) -> OfferCheck:
 def _verify_all(variant: OfferVariant, check: OfferCheck, repeat: int) -> None:
     """Verifies the problems of an offer, until an event ends its check."""
     asked = [*each(variant.problems()), *outliers(variant)]
-    try:
-        asked += deterministic(variant)
-    except NotApplicableError:
-        pass
-    except VerificationError as error:
-        check.ended, check.error = Status.WRONG, str(error)
+    for more in (sinks, deterministic):
+        try:
+            asked += more(variant)
+        except NotApplicableError:
+            pass
+        except VerificationError as error:
+            check.ended, check.error = Status.WRONG, str(error)
     kernel = None
     for label, problem, verify in asked:
         try:

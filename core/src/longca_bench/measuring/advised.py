@@ -56,6 +56,7 @@ def advise(problem: Sweep, device: Device, registry: Registry, *, most: int, ran
         head_dim=case.head_dim,
         head_dim_v=case.head_dim_v,
         dtype=case.dtype,
+        sinks=case.sinks,
         device=device,
         ranks=ranks or 1,
         per_node=ranks or 1,

@@ -47,6 +47,7 @@ def identity(suite: Suite, case: Case, device: Device, registry: Registry) -> di
         "head_dim_v": case.head_dim_v,
         "dtype": case.dtype,
         "direction": case.direction,
+        "sinks": case.sinks,
         "mask_digest": mask.digest,
         "area": mask.area,
         "density": mask.density,

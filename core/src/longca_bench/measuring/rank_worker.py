@@ -21,6 +21,7 @@ from torch import Tensor
 
 from longca import plugins
 from longca.kernels.base import Kernel, Plan
+from longca.kernels.sinks import sinks_gradient
 from longca.manifests import Direction, Layout, Problem, Transport
 from longca.parallel.pushes import note_pushing, watched
 from longca.parallel.strategy import Strategy, StrategyPlan, constructed, moved_by, transport_of
@@ -31,6 +32,7 @@ from longca_bench.measuring.timing import calls_in_a_row, timed_call
 from longca_bench.measuring.traffic import Collective, Recorder, repeat
 from longca_bench.ranks.world import JobWorld
 from longca_bench.suites.meshes import MeshAxes
+from longca_bench.verification.sinks import sinks_like
 from longca_bench.verification.verify import lse_dtype
 
 if TYPE_CHECKING:
@@ -174,6 +176,7 @@ class _Planned:
     strategy: Strategy
     plan: StrategyPlan
     kernel: WatchedKernel
+    sinks: bool = False
     kept: list[Tensor] | None = None
 
 
@@ -236,7 +239,7 @@ class RankWorker:
             fault = "the layout differs from the layout that the same function gave before"
         elif type(nbytes) is not int or not 0 <= nbytes <= MOST_BYTES:
             fault = f"the plan's metadata_bytes is {plain_text(repr(nbytes), 40)}"
-        self._latest = _Planned(strategy, plan, kernel)
+        self._latest = _Planned(strategy, plan, kernel, problem.sinks)
         facts = PlanFacts(metadata_bytes=0 if fault else nbytes, fault=fault)
         moved, changed, laid_out = moved_by(strategy, manifest), before.changed(), laid_out - start
         return Answer(seconds=seconds, layout_seconds=laid_out, plan=facts, moved_by=moved, changed=changed)
@@ -299,11 +302,19 @@ class RankWorker:
         given = (*tensors.values(), planned.plan)
         planned.kernel.restart()
         if asked.direction is Direction.BACKWARD:
-            return partial(strategy.backward, *given, kept=planned.kept)
-        if not asked.keeps:
-            return partial(strategy.forward, *given)
-        planned.kept = []
-        return partial(strategy.forward, *given, kept=planned.kept)
+            backward = partial(strategy.backward, *given, kept=planned.kept)
+            return partial(_with_sinks_gradient, backward, tensors) if planned.sinks else backward
+        if asked.keeps:
+            planned.kept = []
+        more: dict[str, Any] = {"kept": planned.kept} if asked.keeps else {}
+        more |= {"sinks": sinks_like(tensors["q"])} if planned.sinks else {}
+        return partial(strategy.forward, *given, **more)
+
+
+def _with_sinks_gradient(backward: Callable[[], Any], tensors: dict[str, Tensor]) -> Any:
+    """A strategy's gradients. That of sinks is computed as a caller's is, and not returned."""
+    sinks_gradient(tensors["dout"], tensors["out"], tensors["lse"], sinks_like(tensors["q"]))
+    return backward()
 
 
 def added_up(collectives: list[Collective]) -> Traffic:

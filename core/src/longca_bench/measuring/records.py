@@ -117,6 +117,7 @@ class Record(BaseModel):
     head_dim_v: Annotated[int | None, _IN_TABLES] = None
     dtype: str
     direction: Literal["forward", "backward", "step"]
+    sinks: bool = False
     mask_digest: str
     area: _Pairs
     density: float

@@ -205,4 +205,5 @@ class InputCache:
 
 
 def _shape(case: Case) -> tuple[Any, ...]:
-    return case.mask.key, case.seed, case.heads_q, case.heads_kv, case.head_dim, case.head_dim_v, case.dtype
+    shape = case.heads_q, case.heads_kv, case.head_dim, case.head_dim_v, case.dtype
+    return case.mask.key, case.seed, *shape, case.sinks

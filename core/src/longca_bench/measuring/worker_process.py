@@ -32,6 +32,7 @@ from longca_bench.measuring.messages import Place
 from longca_bench.measuring.results import describe_all, methods_of, named_results
 from longca_bench.measuring.timing import calls_in_a_row, timed_call, wall_call
 from longca_bench.measuring.world import World
+from longca_bench.verification.sinks import with_sinks
 
 __all__ = ["WorkerProcess"]
 
@@ -151,7 +152,8 @@ class WorkerProcess:
 
     def _call(self, asked: Call) -> Answer:
         tensors, buffers, landing = map(self.tensors, (asked.tensors, asked.buffers, asked.landing))
-        kernel, plan, given = self._kernels[asked.kernel], self._plans[asked.plan], tuple(tensors.values())
+        plan, given = self._plans[asked.plan], tuple(tensors.values())
+        kernel = with_sinks(self._kernels[asked.kernel], plan)
         method: Callable[..., Any] = kernel.forward if asked.direction is Direction.FORWARD else kernel.backward
         world = self._abreast if asked.abreast else self._world
         return self.made(asked, lambda: method(*given, plan, **buffers), world, tensors, buffers, landing)

@@ -34,7 +34,7 @@ __all__ = ["BASELINE", "COLUMNS", "Column", "column", "largest_error"]
 
 #: The kernel that `over_baseline` divides by.
 BASELINE = "flex"
-_SHAPE = ("direction", "seqlen", "heads_q", "heads_kv", "head_dims", "dtype")
+_SHAPE = ("direction", "seqlen", "heads_q", "heads_kv", "head_dims", "dtype", "sinks")
 _DRAW = ("run_number", "pattern", "mask_digest", "seed", *_SHAPE)
 _OUTPUTS = ("out", "dq", "dk", "dv")
 _NUMBER = re.compile(r"\d+(\.\d+)?")
@@ -135,6 +135,10 @@ def _half(kernel: str, direction: str) -> str:
     return first if direction == "forward" else kernel.removeprefix(first) or first
 
 
+def _heads(heads_q: int, heads_kv: int, sinks: bool) -> str:
+    return f"{heads_q}:{heads_kv}" + " with sinks" * sinks
+
+
 def _interval_end(rows: Rows, end: int) -> Series:
     """An end of the interval of each median, in milliseconds. It is missing if there are too few samples."""
     from longca_bench.reports.intervals import median_bounds
@@ -225,7 +229,8 @@ _ALL = (
     _code("half", "kernel", derive=_by_row(_half, "kernel", "direction")),
     _name("direction"),
     Column("seqlen", "tokens", tokens),
-    Column("heads", derive=_by_row("{}:{}".format, "heads_q", "heads_kv")),
+    Column("heads", derive=_by_row(_heads, "heads_q", "heads_kv", "sinks")),
+    Column("sinks"),
     Column("head_dim", "dim"),
     Column("head_dims", "dim", derive=_by_row(_head_dims, "head_dim", "head_dim_v")),
     _name("dtype"),

@@ -41,7 +41,7 @@ __all__ = [
 #: The fields that make two records a pair.
 KEY = (
     "kernel", "pattern", "seqlen", "lengths", "seed", "heads_q", "heads_kv", "head_dim", "head_dim_v", "dtype",
-    "direction", "mask_digest", "strategy", "placement", "world_size", "mesh", "transport",
+    "direction", "sinks", "mask_digest", "strategy", "placement", "world_size", "mesh", "transport",
 )  # fmt: skip
 #: The facts that must be alike for times to be compared, by the dotted names of `environment.json`; `driver` if known.
 MUST_MATCH = ("device.name", "packages.torch", "python", "suite", "environment.json")

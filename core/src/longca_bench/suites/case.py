@@ -74,6 +74,7 @@ class Case:
     parallel: Parallel | None = None
     allow_unverified: bool = False
     head_dim_v: int | None = None
+    sinks: bool = False
 
     def digest(self, device: str) -> str:
         """16 hex digits of the case on a device."""
@@ -81,6 +82,8 @@ class Case:
         del about["allow_unverified"]
         if self.head_dim_v is None:  # the first records were made before cases had these fields
             del about["head_dim_v"]
+        if not self.sinks:
+            del about["sinks"]
         if self.parallel is None:
             del about["parallel"]
         elif self.parallel.transport is Transport.AUTO:
@@ -93,7 +96,7 @@ class Case:
         """The case's mask, drawn from its seed."""
         heads = self.heads_kv if get_pattern(self.pattern).per_head else 1
         same = replace(self, kernel="", dtype="float32", direction=Direction.FORWARD, head_dim=1, parallel=None)
-        return _mask(replace(same, heads_q=1, heads_kv=heads, head_dim_v=None))
+        return _mask(replace(same, heads_q=1, heads_kv=heads, head_dim_v=None, sinks=False))
 
     def problem(self, device: Device) -> Problem:
         """The problem that the kernel gets."""
@@ -107,6 +110,7 @@ class Case:
             device=device,
             direction=self.direction,
             allow_unverified=self.allow_unverified,
+            sinks=self.sinks,
         )
 
 

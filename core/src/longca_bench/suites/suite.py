@@ -45,7 +45,7 @@ __all__ = ["Heads", "Suite", "Sweep", "builtin_suites", "complaints", "load_suit
 #: digest.
 _LATER = {
     "grid": {}, "tokens_per_rank": [], "strategies": [], "placements": ["auto"], "meshes": {}, "pairs": False,
-    "transports": ["auto"],
+    "transports": ["auto"], "sinks": False,
 }  # fmt: skip
 
 #: Wrong values of a suite that a message names.
@@ -111,6 +111,7 @@ class Sweep(BaseModel):
         head_dims: Head dimensions, such as 128, or `192:128` with another one of v.
         dtypes: Data types, such as `bfloat16` or `bf16`.
         directions: `forward`, `backward`, or both.
+        sinks: Whether query heads have sinks.
         factors: Mask factors with fixed values, by pattern. The other factors are drawn.
         grid: Mask factors with a list of values each, by pattern. Every combination is a case.
         strategies: Context-parallel strategies, or `*` for all. The sweep is then for the ranks of a job. A sweep
@@ -137,6 +138,7 @@ class Sweep(BaseModel):
     head_dims: Annotated[tuple[HeadDim, ...], Field(min_length=1)]
     dtypes: Annotated[tuple[Annotated[DType, BeforeValidator(parse_dtype)], ...], Field(min_length=1)]
     directions: Annotated[tuple[Direction, ...], Field(min_length=1)] = (Direction.FORWARD, Direction.BACKWARD)
+    sinks: Annotated[bool, Field(strict=True)] = False
     factors: dict[str, dict[str, Value]] = {}
     grid: dict[PatternName, dict[str, Annotated[list[Value], Field(min_length=1)]]] = {}
     strategies: Annotated[tuple[str, ...], Field(min_length=1)] = ()

@@ -125,6 +125,7 @@ class Change:
             "dq": self._slopes(),
             "dk": self._slopes(),
             "dv": self.of_dout,
+            "dsinks": [f * g for f, g in zip(self.of_v, self.of_dout, strict=True)],
         }[name]
         if name in _OF_KEYS:
             return self.order_kv, list(by_key)

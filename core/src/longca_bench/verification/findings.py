@@ -19,6 +19,7 @@ from longca.manifests import Problem
 from longca.manifests.offers import DType
 from longca_bench.measuring.results import ContractError
 from longca_bench.verification.reference import Reference, Rows, distance
+from longca_bench.verification.sinks import SINK
 from longca_bench.verification.tokens import parts
 from longca_bench.verification.tolerances import COUNT_LIMIT, lse_limit, rounding_floor
 
@@ -51,7 +52,7 @@ class Finding:
     """The worst row of one tensor.
 
     Attributes:
-        tensor: `out`, `lse`, `counts` (lse with q = 0), `dq`, `dk` or `dv`.
+        tensor: `out`, `lse`, `counts` (lse with q = 0), `dq`, `dk`, `dv` or `dsinks`.
         passed: Whether the error is within the limit.
         error: Distance from the reference, relative to the larger of the row's norm and spread.
         pytorch: The same distance of PyTorch's own arithmetic, or NaN without such a comparison.
@@ -149,8 +150,10 @@ def check_lse_counts(lse: Tensor, problem: Problem) -> Verification:
     mask = problem.concrete_mask
     counts = torch.from_numpy(mask.visible_keys()).to(lse.device).double()
     counts = counts.repeat_interleave(lse.shape[0] // mask.heads, dim=0)
-    limit = (0.5 / counts).clamp_min(COUNT_LIMIT)
-    return Verification((_lse_finding("counts", lse, counts.log(), limit),))
+    limit, wanted = (0.5 / counts).clamp_min(COUNT_LIMIT), counts.log()
+    if problem.sinks:
+        wanted = torch.logaddexp(wanted, wanted.new_tensor(SINK))
+    return Verification((_lse_finding("counts", lse, wanted, limit),))
 
 
 def given_results(results: Mapping[str, Tensor], *, optional_lse: bool) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from longca.manifests import Problem
 from longca.parallel.merge import merge
 from longca_bench.verification.head_sample import HeadSample, sample_heads
 from longca_bench.verification.inputs import Inputs
+from longca_bench.verification.sinks import SINK
 from longca_bench.verification.spread import BackwardSpread, ForwardSpread
 from longca_bench.verification.tokens import by_tokens
 from longca_builtin.blockwise import attention_backward, attention_forward
@@ -91,14 +92,27 @@ def _of_all(problem: Problem, inputs: Inputs) -> Reference:
     low, high = torch_dtype(problem.dtype), _high(problem)
     q, k, v = inputs.q, inputs.k, inputs.v
     scales = ForwardSpread(inputs)
-    out, lse = attention_forward(q, k, v, mask, scale, high, scales.see, softcap=softcap, ample=True)
+    part = attention_forward(q, k, v, mask, scale, high, scales.see, softcap=softcap, ample=True)
+    out, lse = _with_sinks(problem, part)
+    share = torch.where(part[1] == -torch.inf, 0.0, (part[1] - lse).exp()).T  # 1 without sinks
     exact = _kept(out, low), lse
-    del out
-    rounded = exact if low is high else attention_forward(q, k, v, mask, scale, low, softcap=softcap, ample=True)
-    rows = {"out": Rows(exact[0], scales.out, distance(rounded[0], exact[0]))}
+    del out, part
+    rounded = exact
+    if low is not high:
+        part = attention_forward(q, k, v, mask, scale, low, softcap=softcap, ample=True)
+        rounded = _with_sinks(problem, part)
+    rows = {"out": Rows(exact[0], scales.out * share, distance(rounded[0], exact[0]))}
     if problem.direction == "backward":
         rows.update(_gradients(problem, inputs, exact, rounded))
     return Reference(problem, rows, exact[1], high, _largest(exact[1]))
+
+
+def _with_sinks(problem: Problem, part: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """out and lse of a softmax with the problem's sinks, if it has any, from those of its keys."""
+    if not problem.sinks:
+        return part
+    out, lse = part
+    return merge(part, (out.new_zeros(()).expand_as(out), lse.new_full((), SINK).expand_as(lse)))
 
 
 def part_reference(problem: Problem, inputs: Inputs, other: tuple[Tensor, Tensor]) -> Reference:
@@ -146,10 +160,22 @@ def _gradients(
         low_grads = attention_backward(
             *tensors, rounded[0].to(low), rounded[1], mask, scale, low, softcap=softcap, ample=True
         )
-    return {
+    rows = {
         name: Rows(grad, moved, distance(low_grad, grad))
         for (name, moved), grad, low_grad in zip(scales.rows.items(), grads, low_grads, strict=True)
     }
+    if problem.sinks:
+        value, moved = _of_sinks(inputs.dout, *exact)
+        low_value, _ = _of_sinks(inputs.dout, rounded[0].to(low), rounded[1])
+        rows["dsinks"] = Rows(value, moved, distance(low_value, value))
+    return rows
+
+
+def _of_sinks(dout: Tensor, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient of sinks as a row for each head, [1, Hq, 1], and its spread [1, Hq], which is no smaller than it."""
+    terms, weights = dout.to(lse.dtype) * out, (SINK - lse).exp().T
+    value, squares = (terms.sum(-1) * weights).sum(0), (terms.square().sum(-1) * weights.square()).sum(0)
+    return -value[None, :, None], (squares + value.square()).sqrt()[None]
 
 
 def distance(result: Tensor, value: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from longca.kernels.base import Kernel, Plan
+from longca.kernels.sinks import sinks_gradient
 from longca.manifests import Direction
 from longca_bench.measuring.results import ContractError, held
 from longca_bench.verification.change import Change
@@ -30,6 +31,7 @@ from longca_bench.verification.findings import (
 )
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.reference import Reference
+from longca_bench.verification.sinks import sinks_like
 from longca_bench.verification.tokens import parts
 
 __all__ = ["Means", "check_backward", "check_counts", "check_forward", "lse_dtype"]
@@ -116,7 +118,7 @@ def check_backward(
     expected: Reference,
     means: Means | None = None,
 ) -> Verification:
-    """Runs the backward into poisoned buffers and verifies dq, dk and dv, each apart.
+    """Runs the backward into poisoned buffers and verifies dq, dk and dv, each apart, and dsinks by out and lse.
 
     If `expected` is of a part, out and lse are those of the whole softmax.
     """
@@ -131,6 +133,8 @@ def check_backward(
         Direction.BACKWARD,
         means.given,
     )
+    if not found and expected.problem.sinks:
+        buffers["dsinks"] = sinks_gradient(dout.contiguous(), out, lse, sinks_like(q))[None, :, None]
     return Verification(tuple(found)) if found else means.check(buffers, expected)
 
 
