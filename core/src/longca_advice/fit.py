@@ -35,8 +35,8 @@ _AMPLITUDE, _NOISE = 0.08, 0.02
 #: Calls of another path, and those of a prior, are as far as calls whose coordinates differ by 1.
 _OTHER_PATH = _OF_PRIOR = 1.0
 
-#: From this factor on, a path counts as other code and is fitted without the other paths.
-_IRREGULAR = 1.25
+#: From this factor on, a path counts as other code and is fitted without the other paths. In logarithms.
+_IRREGULAR = math.log(1.25)
 
 #: With fewer measured calls than this, only the time of a tile is fitted.
 _FEW = 4
@@ -166,9 +166,10 @@ class Fit:
         self._calls, taken = Calls(calls), np.array(seconds, np.float64)
         self._alone: dict[str, _Floats] = {}
         if prior is None:
-            self._fit_sums(taken)
+            self._common = _fit_sum(self._calls.features, taken)
         else:
             self._scale_sums(taken, prior, ratio)
+        self._fit_alone(taken, has_prior=prior is not None)
         self._residual = np.log(taken / self._sum(self._calls))
         if prior is not None:
             self._calls = Calls((*self._calls, *prior._calls))
@@ -215,21 +216,18 @@ class Fit:
         related = self._known_alone == (call.path in self._alone)
         return int(np.lexsort((distance, distance + _OTHER_PATH * ~same, ~related, ~self._own))[0])
 
-    def _fit_sums(self, taken: _Floats) -> None:
+    def _fit_alone(self, taken: _Floats, *, has_prior: bool) -> None:
+        """Fits the paths alone whose calls take another time than their sum says, all in all."""
         features, paths = self._calls.features, self._calls.by_path
-        self._common = _fit_sum(features, taken)
-        for path in self._irregular(taken):
+        off = np.abs(np.log(taken / self._sum(self._calls)))
+        # A path needs enough calls to tell that it computes cells that the mask does not show, or more than the prior.
+        least = _FEW if has_prior or len(paths) == 1 else 1
+        is_odd = {path: len(each) >= least and np.median(off[each]) > _IRREGULAR for path, each in paths.items()}
+        for path in filter(is_odd.get, paths):
             self._alone[path] = _fit_sum(features[paths[path]], taken[paths[path]], cells=True)
-        regular = [index for path, mine in paths.items() if path not in self._alone for index in mine]
-        if self._alone and regular:
+        regular = [index for path, each in paths.items() if not is_odd[path] for index in each]
+        if not has_prior and 0 < len(regular) < len(taken):
             self._common = _fit_sum(features[regular], taken[regular])
-
-    def _irregular(self, taken: _Floats) -> list[str]:
-        """Paths whose calls take another time than the common sum says, all in all."""
-        off, paths = np.abs(np.log(taken / _seconds(self._common, self._calls.features))), self._calls.by_path
-        # A path that is alone needs enough calls to tell that it computes cells that the mask does not show.
-        enough = len(paths) > 1 or len(off) >= _FEW
-        return [path for path, mine in paths.items() if enough and np.median(off[mine]) > math.log(_IRREGULAR)]
 
     def _scale_sums(self, taken: _Floats, prior: Fit, ratio: float) -> None:
         """The sums of a prior, where each kind of cost takes as many times as long as these calls say."""

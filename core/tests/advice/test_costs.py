@@ -71,24 +71,40 @@ def test_the_nearest_head_dimension_answers_for_one_that_was_not_measured():
     )
 
 
-@pytest.mark.parametrize(("tiles", "lines"), [(0.62, 1.0), (0.5, 0.7), (2.6, 1.4)])
-def test_a_few_calls_at_a_head_dimension_tell_how_its_times_follow_from_another(tiles, lines):
-    def rows(pattern, lengths, times, **fields):
-        works = [call(pattern, seqlen, **fields).work for seqlen in lengths]
-        seconds = [8 * TILE * (times[0] * work.tiles + times[1] * (4 * work.rows + work.partial)) for work in works]
-        about = {**fields, "pattern": pattern, "head_dim": 128 if times == (1, 1) else 64}
-        return [row(seqlen=n, seconds=s, **about) for n, s in zip(lengths, seconds, strict=True)]
+def summed(pattern, lengths, tiles, lines, **fields):
+    """Rows whose times are a sum over tiles, and over rows of tiles."""
+    about = {**fields, "pattern": pattern}
+    factors = {name: fields[name] for name in ("window",) if name in fields}
+    works = [call(pattern, seqlen, **factors).work for seqlen in lengths]
+    each = [8 * TILE * (tiles * work.tiles + lines * work.rows) for work in works]
+    return [row(seqlen=seqlen, seconds=seconds, **about) for seqlen, seconds in zip(lengths, each, strict=True)]
 
-    windows = [("causal_sliding_window", {"window": window}) for window in (128, 512, 2048)]
-    many = [rows(pattern, LENGTHS, (1, 1), **fields) for pattern, fields in [("full", {}), ("causal", {}), *windows]]
-    few = [rows(pattern, (4096, 16384), (tiles, lines)) for pattern in ("full", "causal")]
-    model = CostModel(chain(*many, *few))
-    for pattern, fields in windows:
-        (there,) = rows(pattern, (8192,), (tiles, lines), **fields)
-        found = model.estimate(key(head_dim=64), call(pattern, 8192, **fields))
-        assert found.seconds == pytest.approx(there.seconds, rel=0.1), fields
+
+WINDOWS = [{"pattern": "causal_sliding_window", "window": window} for window in (128, 512, 2048)]
+WHOLE = [{"pattern": "full"}, {"pattern": "causal"}]
+
+
+def check_windows(model, tiles, lines):
+    """Windows with heads of 64 take the time of a sum."""
+    for about in WINDOWS:
+        (there,) = summed(**about, lengths=(8192,), tiles=tiles, lines=lines, head_dim=64)
+        found = model.estimate(Key.of_row(there), call(seqlen=8192, **about))
+        assert found.seconds == pytest.approx(there.seconds, rel=0.1), about
         assert found.low < there.seconds < found.high
         assert found.records == 4
+
+
+@pytest.mark.parametrize(("tiles", "lines"), [(0.62, 5.0), (0.5, 3.5), (2.6, 7.0)])
+def test_a_few_calls_at_a_head_dimension_tell_how_its_times_follow_from_another(tiles, lines):
+    many = [summed(**about, lengths=LENGTHS, tiles=1, lines=5) for about in WHOLE + WINDOWS]
+    few = [summed(**about, lengths=(4096, 16384), tiles=tiles, lines=lines, head_dim=64) for about in WHOLE]
+    check_windows(CostModel(chain(*many, *few)), tiles, lines)
+
+
+def test_calls_at_a_head_dimension_that_no_ratio_explains_are_fitted_by_themselves():
+    many = [summed(**about, lengths=LENGTHS, tiles=1, lines=0) for about in WHOLE]
+    few = [summed(**about, lengths=(4096, 16384), tiles=0.6, lines=5, head_dim=64) for about in WINDOWS[::2]]
+    check_windows(CostModel(chain(*many, *few)), 0.6, 5)
 
 
 @pytest.mark.parametrize(
