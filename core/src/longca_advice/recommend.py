@@ -226,7 +226,8 @@ def _about_evidence(request: Request, found: Ranking) -> Iterable[str]:
     installed = next((choice for choice in fitting if not choice.lacks), None)
     if installed is not None and installed is not fitting[0]:
         more = installed.seconds.total / fitting[0].seconds.total - 1
-        yield f"of what is installed here, {installed.title} comes first and takes {more:.0%} longer"
+        takes = f"{abs(more):.0%} {'longer' if more >= 0 else 'less'}"
+        yield f"of what is installed here, {installed.title} comes first and takes {takes}"
     measured = request.costs.kernels_on(request.device_name) - set(request.registry.kernels)
     if measured and len(request.kernels) == len(request.registry.kernels):
         yield f"evidence knows kernels that no plugin provides here: {', '.join(sorted(measured))}"
