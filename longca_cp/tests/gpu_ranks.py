@@ -49,9 +49,10 @@ def mesh_of(strategy):
 
 
 def drawn(seqlen, seed):
-    """q, k, v and dout of all ranks."""
-    random = torch.Generator().manual_seed(seed)
-    return [torch.randn(seqlen, heads, 64, generator=random).bfloat16() for heads in (8, 4, 4, 8)]
+    """q, k, v and dout of all ranks. At one length v has another head dim."""
+    random, dim_v = torch.Generator().manual_seed(seed), 32 if seqlen == 1024 else 64
+    shapes = (8, 64), (4, 64), (4, dim_v), (8, dim_v)
+    return [torch.randn(seqlen, *shape, generator=random).bfloat16() for shape in shapes]
 
 
 def settings(strategy, mask, mesh):
@@ -95,7 +96,7 @@ def agree():
     noise, beside = torch.ones(1 << (20 if SHARED else 24), device="cuda"), torch.cuda.Stream()
     for strategy in MESHES:
         mesh = mesh_of(strategy)
-        for seqlen in (512, 2048, 512, 4096):
+        for seqlen in (512, 2048, 1024, 512, 4096):
             for mask in (masks.build("causal", seqlen), masks.build("full", seqlen)):
                 wanted = alone(strategy, mask, seqlen, mesh, seqlen)
                 pushed = prepared(strategy, mask, seqlen, mesh, seqlen)

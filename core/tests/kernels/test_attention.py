@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch.autograd import gradcheck
+from torch.nn.functional import pad
 
 import longca
 from longca import masks, plugins
@@ -74,10 +75,27 @@ def test_values_of_another_width(mask, dims):
     assert_close(result, truth(mask, given), BOUNDS[torch.float64])
 
 
-def test_a_kernel_of_one_width_refuses_values_of_another():
+@pytest.mark.parametrize(
+    ("dims", "offer", "nearest"),
+    [
+        ((24, 16), {}, (24, 24)),
+        ((24, 40), {"head_dims": (16, 64, (32, 40))}, (32, 40)),
+        ((24, 40), {"max_head_dim": 32}, None),
+    ],
+)
+def test_values_of_a_width_that_a_kernel_lacks_are_padded_as_its_refusal_says(monkeypatch, dims, offer, nearest):
+    monkeypatch.setattr(plugins, "registry", lambda: Toys(manifest("toy", **offer), toy=Counting()))
     mask = pattern_mask("causal")
-    with pytest.raises(UnsupportedError, match=r"equal for q and v; 24:16 was asked"):
-        longca.attention(*inputs(mask, 4, 2, head_dim=24, head_dim_v=16)[:3], mask, kernel="sdpa")
+    given = inputs(mask, 4, 2, head_dim=dims[0], head_dim_v=dims[1])
+    with pytest.raises(UnsupportedError, match=f"{dims[0]}:{dims[1]} was asked") as caught:
+        longca.attention(*given[:3], mask, kernel="toy")
+    if nearest is None:
+        assert "pad" not in str(caught.value)
+        return
+    assert f"takes are {':'.join(map(str, dict.fromkeys(nearest)))}" in str(caught.value)
+    padded = [pad(x, (0, width - x.shape[2])) for x, width in zip(given[:3], (nearest[0], *nearest), strict=True)]
+    out = longca.attention(*padded, mask, kernel="toy", softmax_scale=dims[0] ** -0.5)
+    assert (out[..., : dims[1]] - truth(mask, given).out).abs().max() < 1e-12
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

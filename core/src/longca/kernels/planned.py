@@ -15,6 +15,7 @@ from longca.adviser import Choice, adviser, log
 from longca.errors import PluginError, RequestError
 from longca.kernels.ahead import Prefetch, ask, take
 from longca.kernels.base import Kernel, Plan, as_in_an_operator, device_of, in_given_dtypes, on_device_of
+from longca.kernels.refusals import check_taken
 from longca.kernels.sinks import backward_with_sinks, forward_with_sinks
 from longca.manifests import Direction, Problem
 from longca.masks import Mask
@@ -134,8 +135,7 @@ def _plan(name: str, problem: Problem) -> tuple[Kernel, Plan]:
         name = choice.kernel
     else:
         verdict = registry.resolve(name, problem)
-        if not verdict:
-            verdict.check(tuple(other for other in registry.kernels if registry.resolve(other, problem)))
+        check_taken(registry, verdict, problem)
         if problem.allow_unverified:
             from longca.kernels.unverified import check_unverified
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from longca.manifests.offers import Offer
 from longca.manifests.problem import Problem
 from longca.manifests.verdict import Reason
+from longca.plain_text import dims_text
 
 __all__ = ["capabilities", "head_dims_taken", "nearest_reasons"]
 
@@ -75,13 +76,20 @@ def head_dims_taken(name: str, offers: Sequence[Offer], problem: Problem) -> str
     """The head dimensions that some offers take, as far as a problem's are refused for them, in words."""
     dims = set(problem.dims)
     most = max((offer.max_head_dim or 0 for offer in offers if offer.head_dims is None), default=0)
-    listed = {dim if isinstance(dim, tuple) else (dim,) for offer in offers for dim in offer.head_dims or ()}
-    texts = [":".join(map(str, each)) for each in sorted(listed) if max(each) > most or len(each) > 1]
+    listed = {dim for offer in offers for dim in offer.head_dims or ()}
+    singles = sorted(dim for dim in listed if isinstance(dim, int) and dim > most)
+    pairs = [dims_text(*pair) for pair in sorted(dim for dim in listed if isinstance(dim, tuple))]
     multiples = sorted({o.head_dim_multiple for o in offers if any(dim % o.head_dim_multiple for dim in dims)})
-    parts = [f"up to {most}"] * (most > 0) + [", ".join(texts)] * bool(texts)
+    if multiples and (max(dims) <= most or any(o.head_dims is None and o.max_head_dim is None for o in offers)):
+        most = 0  # it keeps nobody from these
+    parts = [f"up to {most}"] * (most > 0) + [", ".join(map(str, singles))] * bool(singles)
     parts += [f"that are multiples of {' or '.join(map(str, multiples))}"] * bool(multiples)
-    equal = " that are equal for q and v" * (len(dims) > 1 and not any(offer.unequal_head_dims for offer in offers))
-    return f"{name} takes head dimensions{' ' * bool(parts)}{' or '.join(parts)}{equal}"
+    is_equal = len(dims) > 1 and not any(offer.unequal_head_dims for offer in offers)
+    if is_equal and (parts or not pairs):
+        parts = [f"{' or '.join(parts)} that are equal for q and v".strip()]
+    if len(dims) > 1 or not parts:
+        parts += pairs
+    return f"{name} takes head dimensions {' or '.join(parts)}"
 
 
 def _lengths(name: str, offers: Sequence[Offer], problem: Problem) -> str:

@@ -86,16 +86,17 @@ class Verdict:
     def __bool__(self) -> bool:
         return self.valid
 
-    def check(self, alternatives: tuple[str, ...] = ()) -> Verdict:
+    def check(self, alternatives: tuple[str, ...] = (), advice: str = "") -> Verdict:
         """Returns the verdict if it is valid.
 
         Raises:
-            UnsupportedError: It is not valid. The message gives the reasons, and the alternatives: other valid kernels.
+            UnsupportedError: It is not valid. The message gives the reasons, the alternatives, which are other valid
+                kernels, and the advice.
         """
         if self.valid:
             return self
         hint = [f"Valid here: {', '.join(alternatives)}."] if alternatives else []
-        raise UnsupportedError(paragraph([*self.reasons, *hint]))
+        raise UnsupportedError(paragraph([*self.reasons, *hint, *filter(None, [advice])]))
 
 
 def paragraph(sentences: Iterable[object]) -> str:

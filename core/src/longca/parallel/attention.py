@@ -22,6 +22,7 @@ from longca.adviser import AUTO, adviser, log
 from longca.errors import RequestError
 from longca.kernels.ahead import NotAheadError, Prefetch, ask, take
 from longca.kernels.base import in_given_dtypes, on_device_of
+from longca.kernels.refusals import check_taken
 from longca.kernels.sinks import sinks_gradient
 from longca.kernels.unverified import check_unverified, choose_checked
 from longca.manifests import Layout, Problem, Transport, installed_version
@@ -167,9 +168,9 @@ def _make_ready(call: ParallelCall, together: tuple[Ranks, tuple[int, int]] | No
         if is_first(mesh):
             log(choice)
         kernel = choice.kernel
-    elif not (verdict := registry.resolve(kernel, problem, layout)):
-        verdict.check(tuple(other for other in registry.kernels if registry.resolve(other, problem, layout)))
     else:
+        verdict = registry.resolve(kernel, problem, layout)
+        check_taken(registry, verdict, problem, layout)
         check_unverified(registry, verdict, problem)
     rank = rank_in(mesh, registry.strategy(strategy).axes)
     if together is not None:
