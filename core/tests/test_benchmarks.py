@@ -27,3 +27,12 @@ def test_host_cost(tmp_path):
         assert row["added"] == row["attention"] - row["bare"]
         assert 0 < row["least"]["bare"] <= row["bare"]
         assert row["samples"] == 3
+
+
+def test_sinks_cost(tmp_path):
+    out = tmp_path / "sinks_cost.json"
+    printed = run("sinks_cost.py", "--kernels", "sdpa", "flex", "--seqlen", 16, "--out", out)
+    rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
+    assert [(row["kernel"], row["status"]) for row in rows] == [("sdpa", "ok"), ("flex", "error")] * 2
+    assert rows[0]["cost"] == rows[0]["sinks"] / rows[0]["plain"] - 1
+    assert len(printed.splitlines()) == 5
