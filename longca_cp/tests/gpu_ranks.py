@@ -139,6 +139,27 @@ def layers():
             torch.testing.assert_close(mine, theirs, **CLOSE)
 
 
+def sinks():
+    """Sinks belong to the whole softmax by each transport. Ranks that share a GPU have no collectives of it."""
+    mask, given = masks.build("causal", 2048), drawn(2048, 0)
+
+    def results(tensors, **about):
+        *qkv, dout = (x.cuda() for x in tensors)
+        leaves = [x.requires_grad_() for x in (*qkv, torch.linspace(-2, 3, 8, device="cuda"))]
+        out = longca.attention(*leaves[:3], mask, sinks=leaves[3], **about)
+        return [out.detach(), *torch.autograd.grad(out, leaves, dout)]
+
+    *whole, wanted = results(given, kernel="sdpa")
+    for strategy in MESHES:
+        about, layout = settings(strategy, mask, mesh_of(strategy))
+        mine, right = ([layout.shard(x, dist.get_rank()) for x in tensors] for tensors in (given, whole))
+        for transport in ("copy_engine",) if SHARED else ("copy_engine", "collectives"):
+            *found, dsinks = results(mine, transport=transport, **about)
+            dist.all_reduce(dsinks)
+            for one, other in zip((*found, dsinks), (*right, wanted), strict=True):
+                torch.testing.assert_close(one, other, **CLOSE)
+
+
 def full_memory():
     """A window that does not fit on one rank is refused on both, memory is given back, and the next call is right."""
     mask, mesh = masks.build("causal", 8192), mesh_of("ulysses")
@@ -183,7 +204,7 @@ def killed():
     os._exit(0)  # a process group that has lost a rank may hang as it ends
 
 
-CHECKS = {check.__name__: check for check in (agree, waits, layers, full_memory, killed)}
+CHECKS = {check.__name__: check for check in (agree, waits, layers, sinks, full_memory, killed)}
 
 
 def work(rank, check, store):

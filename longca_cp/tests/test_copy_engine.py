@@ -15,7 +15,7 @@ pytestmark = [
 RANKS = Path(__file__).parent / "gpu_ranks.py"
 
 
-@pytest.mark.parametrize("check", ["agree", "waits", "layers", "full_memory", "killed"])
+@pytest.mark.parametrize("check", ["agree", "waits", "layers", "sinks", "full_memory", "killed"])
 def test_on_gpus(check):
     run = subprocess.run([sys.executable, str(RANKS), check], capture_output=True, text=True, timeout=400, check=False)
     assert run.returncode == 0, run.stdout + run.stderr

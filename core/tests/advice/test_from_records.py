@@ -85,6 +85,10 @@ def test_the_latest_record_of_a_case_counts(write):
         assert rows_of_folder(write(record(), record(status=status, median=None))) == []
 
 
+def test_sinks_are_no_evidence_of_calls_without(write):
+    assert rows_of_folder(write(record(sinks=True), record(case="c1", sinks=False)))[0].case == "c1"
+
+
 @pytest.mark.parametrize(("direction", "kernel", "form"), [("forward", "one", "varlen"), ("backward", "two", "dense")])
 def test_a_pairs_record_counts_for_the_half_that_was_timed(write, direction, kernel, form):
     folder = write(record(kernel="one+two", form="varlen + dense", direction=direction))

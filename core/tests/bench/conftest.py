@@ -26,11 +26,11 @@ def core(monkeypatch):
 class Setup:
     """A problem with its inputs, its reference and the plan of a right kernel."""
 
-    def __init__(self, mask=None, direction="backward", dtype="float32", heads=(4, 2)):
+    def __init__(self, mask=None, direction="backward", dtype="float32", heads=(4, 2), **more):
         mask = mask or build("causal_document", 300, documents=[100, 1, 199])
         self.problem = Problem(
             mask=mask, heads_q=heads[0], heads_kv=heads[1], head_dim=32, dtype=dtype, device=Device("cpu"),
-            direction=direction,
+            direction=direction, **more,
         )  # fmt: skip
         self.inputs = draw_inputs(self.problem, 0)
         self.expected = reference(self.problem, self.inputs)

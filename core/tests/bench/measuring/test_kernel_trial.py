@@ -32,12 +32,13 @@ heads = ["{heads}"]
 head_dims = [16]
 dtypes = ["{dtype}"]
 directions = ["{direction}"]
+sinks = {sinks}
 """
 
 
 def measured(core, tmp_path, direction, announce=lambda phase: None, **changes):
     """The result of a case."""
-    about = {"pattern": "causal", "seqlen": 80, "heads": "4:2", "dtype": "float32", **changes}
+    about = {"pattern": "causal", "seqlen": 80, "heads": "4:2", "dtype": "float32", "sinks": "false", **changes}
     (tmp_path / "one.toml").write_text(SUITE.format(direction=direction, **about), "utf-8")
     device = torch.device("cpu")
     workers = Workers(device)
@@ -73,6 +74,13 @@ def test_calls_by_the_hosts_clock_are_new_work_and_checked(core, tmp_path, monke
     assert [what for what, _ in calls[first : first + 6]] == [Mode.WALL, "inspected"] * 3
     inputs = [x for what, x in calls[: first + 6] if what in (Mode.TIMED, Mode.WALL)][-4:]
     assert not any(torch.equal(a, b) for a, b in pairwise(inputs))
+
+
+def test_sinks_are_verified_with_their_gradient(core, tmp_path):
+    result = measured(core, tmp_path, "backward", sinks="true", dtype="bfloat16")
+    assert result.status in ("ok", "suspect"), result.message
+    found = {finding["tensor"] for finding in result.fields["findings"]}
+    assert {"out", "lse", "dq", "dk", "dv", "dsinks", "dsinks after timing"} <= found
 
 
 @pytest.mark.exhaustive

@@ -8,6 +8,7 @@ import torch
 from longca.masks import Slice, SliceMask, build
 from longca_bench.verification.findings import check_values
 from longca_bench.verification.reference import part_reference
+from longca_bench.verification.sinks import WithSinks
 from longca_bench.verification.verify import check_backward, check_counts, check_forward
 from longca_builtin.naive import Naive
 from longca_builtin.sdpa import SDPA
@@ -49,6 +50,20 @@ def test_right_kernels_pass(setup, kernel, dtype):
     found += check_counts(kernel, plan, made.inputs)
     assert found.passed, found.failures
     assert {finding.tensor for finding in found.findings} == {"out", "lse", "dq", "dk", "dv", "counts"}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_sinks(setup, dtype):
+    made, kernel = setup(dtype=dtype, sinks=True), WithSinks(SDPA())
+    plan = kernel.plan(made.problem)
+    found, out, lse = check_forward(kernel, plan, made.inputs, made.expected)
+    found += check_backward(kernel, plan, made.inputs, out, lse, made.expected)
+    found += check_counts(kernel, plan, made.inputs)
+    assert found.passed, found.failures
+    assert {finding.tensor for finding in found.findings} == {"out", "lse", "dq", "dk", "dv", "dsinks", "counts"}
+    without, *results = check_forward(SDPA(), plan, made.inputs, made.expected)
+    assert failing(without) == {"out", "lse"}
+    assert "dsinks" in failing(check_backward(kernel, plan, made.inputs, *results, made.expected))
 
 
 def test_one_wrong_row_is_named(setup):

@@ -14,6 +14,7 @@ from longca_triton.checking import (
     check,
     check_far_offsets,
     check_parts,
+    check_sinks,
     check_strides,
     check_unseen,
     cpu_problem,
@@ -145,6 +146,10 @@ def test_equal_scores_count_keys_exactly(block, kernel):
 )
 def test_a_backward_with_the_out_and_lse_of_a_larger_softmax(make, kernel):
     check_parts(problem(make()), kernel, 40)
+
+
+def test_sinks():
+    check_sinks(problem(uniform(32, 2, 100), sinks=True), POINTERS)
 
 
 @pytest.mark.sampled(4)

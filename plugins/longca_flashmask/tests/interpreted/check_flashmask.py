@@ -16,6 +16,7 @@ from longca_triton.checking import (
     check_buffers,
     check_far_offsets,
     check_parts,
+    check_sinks,
     check_strides,
     cpu_problem,
     draw_tensors,
@@ -101,6 +102,10 @@ def test_equal_scores_count_keys_exactly():
 
 def test_a_backward_with_the_out_and_lse_of_a_larger_softmax():
     check_parts(problem(masks.build("causal", seqlen=100)), DESCRIPTORS, 40)
+
+
+def test_sinks():
+    check_sinks(problem(HOLES, sinks=True), POINTERS)
 
 
 @pytest.mark.parametrize("kernel", [POINTERS, DESCRIPTORS], ids=["pointers", "descriptors"])

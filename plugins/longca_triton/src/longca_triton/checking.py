@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from longca.kernels.base import Kernel, torch_device, torch_dtype
+from longca.kernels.sinks import backward_with_sinks, forward_with_sinks
 from longca.manifests import Device, Problem
 from longca.masks import Mask
 from longca.parallel.merge import merge
@@ -34,6 +35,7 @@ __all__ = [
     "check_far_offsets",
     "check_layouts",
     "check_parts",
+    "check_sinks",
     "check_strides",
     "check_unseen",
     "compare",
@@ -170,6 +172,22 @@ def check_parts(problem: Problem, kernel: Kernel, cut: int) -> None:
     dk, dv = (torch.cat([part[n] for part in grads]) for n in (1, 2))
     expected = both_ways(Naive(), problem, q.double(), k.double(), v.double(), dout.double())
     compare((out, lse, dq, dk, dv), expected)
+
+
+def check_sinks(problem: Problem, kernel: Kernel) -> None:
+    """Compares a kernel that gets sinks with attention by the book that gets them, and the gradients of both."""
+    tensors = draw_tensors(problem)
+    sinks = torch.linspace(-2, 3, problem.heads_q, dtype=torch.float64)
+
+    def results(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> tuple[Tensor, ...]:
+        plan, logits = kernel.plan(problem), sinks.to(q.dtype)
+        out, lse = forward_with_sinks(kernel, q, k, v, logits, plan)
+        return out, lse, *backward_with_sinks(kernel, dout, q, k, v, out, lse, logits, plan)
+
+    *found, dsinks = results(kernel, *tensors)
+    *expected, wanted = results(Naive(), *(x.double() for x in tensors))
+    compare(found, expected)
+    torch.testing.assert_close(dsinks.double(), wanted, rtol=_TOLERANCE, atol=_TOLERANCE)
 
 
 def check_strides(problem: Problem, kernel: Kernel) -> None:
