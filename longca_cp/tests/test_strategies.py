@@ -196,3 +196,14 @@ def test_pushes_are_counted_and_can_be_repeated(world, strategy, mesh):
         assert {kind for kind, size in sent.items() if size} == {"push"}
         assert sent["push"] >= 20 * 2 * 2 * 8 * 8, "keys and values of 20 tokens, or half of the heads of more tensors"
         assert same
+
+
+@meshes(2)
+def test_a_selective_checkpoint_computes_and_sends_attention_once(world, strategy, mesh):
+    for with_sinks in (False, True):
+        asked = strategy, tuple(mesh.items()), "shared_question", (("documents", (9, 6, 21, 4)),), with_sinks
+        for plain, again, selective in world.run("checkpointed", *asked):
+            assert selective == plain
+            assert again[2]
+            assert again[0] > plain[0] > 0
+            assert again[1] > plain[1] > 0

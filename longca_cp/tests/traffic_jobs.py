@@ -1,10 +1,15 @@
 """The jobs of traffic: what ranks send, and the buffers that it comes to."""
 
+from functools import partial
+from unittest import mock
+
 import torch
 import torch.distributed as dist
 from jobs import attend, inputs, mask_of, mesh_of, problem_of, rank_of
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 import longca
+from longca.kernels.operators import ATTENTION_OPERATORS
 from longca.parallel.pushes import watched
 from longca_bench.measuring.traffic import Recorder, repeat, sent_by_kind
 from longca_builtin.naive import Naive
@@ -59,3 +64,36 @@ def pushed_again(strategy, sizes, kind, factors):
     repeat([each for each in recorder.collectives if each.kind == "push"])
     dist.barrier()
     return dict(sizes_sent), all(map(torch.equal, before, attend(mask, mine, **about)))
+
+
+def checkpointed(strategy, sizes, kind, factors, with_sinks):
+    """Collectives and kernel forwards of a training step without a checkpoint, with one, and with a selective one.
+
+    The third value of each is whether its gradients are those of the first.
+    """
+    mesh, heads, forwards = mesh_of(sizes), (8, 2), []
+    mask, given = mask_of(kind, 40, factors), inputs(40, heads, "float64")
+    about = {"strategy": strategy, "mesh": mesh, "kernel": "naive"}
+    layout = longca.layout(mask, heads=heads, head_dim=8, dtype="float64", **about)
+    *qkv, dout = (layout.shard(x, rank_of(sizes, None)) for x in given)
+    leaves = [x.clone().requires_grad_() for x in (*qkv, *[torch.linspace(-1, 1, 8)] * with_sinks)]
+    naive = Naive.forward
+
+    def layer(q, k, v, sinks=None):
+        return longca.attention(q * 1, k * 1, v * 1, mask, sinks=sinks, placement=layout, **about) * 2
+
+    def counted(*call, **buffers):
+        forwards.append(call)
+        return naive(*call, **buffers)
+
+    found, wanted = [], None
+    selective = partial(create_selective_checkpoint_contexts, ATTENTION_OPERATORS)
+    for options in (None, {}, {"context_fn": selective}):
+        forwards.clear()
+        with mock.patch.object(Naive, "forward", counted), torch.autograd.profiler.profile() as profile:
+            out = layer(*leaves) if options is None else checkpoint(layer, *leaves, use_reentrant=False, **options)
+            gradients = torch.autograd.grad(out, leaves, dout)
+        wanted = wanted or gradients
+        moves = sum(event.name.startswith("c10d::") for event in profile.function_events)
+        found.append((moves, len(forwards), all(map(torch.equal, gradients, wanted))))
+    return found

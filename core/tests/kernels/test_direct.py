@@ -4,20 +4,24 @@ import gc
 import threading
 import weakref
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 import longca
 from longca import masks, plugins
 from longca.errors import PluginError, UnsupportedError
+from longca.kernels.operators import ATTENTION_OPERATORS
 
 from .cases import inputs, pattern_mask, truth
 from .reference import BOUNDS, Result, assert_close
 from .toys import Counting, Toys, manifest
+
+SAVING = partial(create_selective_checkpoint_contexts, ATTENTION_OPERATORS)
 
 
 class Watching(TorchDispatchMode):
@@ -175,18 +179,30 @@ def test_a_graph_keeps_its_plan(counting, plans):
     assert len(counting.planned) == 1
 
 
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_a_checkpoint_computes_the_forward_again(reentrant, counting):
+@pytest.mark.parametrize(
+    ("forwards", "options"),
+    [
+        (2, {"use_reentrant": True}),
+        (2, {"use_reentrant": False}),
+        (1, {"use_reentrant": False, "context_fn": SAVING}),
+    ],
+    ids=["reentrant", "not reentrant", "selective"],
+)
+def test_a_checkpoint_computes_the_forward_again_unless_it_saves_attention(forwards, options, counting):
     mask = pattern_mask("causal_document")
+    dense = torch.from_numpy(mask.dense())
     qkv, given = leaves(mask)
-    out = checkpoint(
-        lambda *x: longca.attention(*(y * 1 for y in x), mask, kernel="counting"), *qkv, use_reentrant=reentrant
-    )
-    out.backward(given.dout)
+
+    def layer(q, k, v):
+        out = longca.attention(q * 1, k * 1, v * 1, mask, kernel="counting")
+        return out, longca.sdpa(*(x.transpose(0, 1)[None] * 1 for x in (q, k, v)), dense, kernel="counting")[0]
+
+    out, same = checkpoint(layer, *qkv, **options)
+    ((out + same.transpose(0, 1)) / 2).backward(given.dout)
     expected = truth(mask, given)
     for x, name in zip(qkv, ("dq", "dk", "dv"), strict=True):
         assert (x.grad - getattr(expected, name)).abs().max() < 1e-12
-    assert (counting.forwards, counting.backwards) == (2, 1)
+    assert (counting.forwards, counting.backwards) == (2 * forwards, 2)
 
 
 @pytest.mark.parametrize("watched", [False, True], ids=["direct", "operator"])

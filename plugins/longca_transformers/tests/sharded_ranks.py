@@ -15,6 +15,7 @@ import re
 import sys
 import traceback
 from collections import ChainMap
+from functools import partial
 from pathlib import Path
 
 import sharded_refusals
@@ -25,8 +26,10 @@ from models import BATCHES, make, packed, padded, step, tokens
 from sharded_steps import MOST, close, gradients, line, same, whole
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from longca import masks
+from longca.kernels.operators import ATTENTION_OPERATORS
 from longca_transformers import context_parallel
 
 PAGE = Path(__file__).parents[3] / "docs" / "transformers.md"
@@ -87,9 +90,9 @@ def with_usp(model):
     return context_parallel(model, mesh, "usp")
 
 
-def with_checkpoints(model):
+def with_checkpoints(model, **options):
     checkpoint = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
-    checkpoint({"use_reentrant": False})
+    checkpoint({"use_reentrant": False, **options})
     return context_parallel(model, line(2), "ring_p2p")
 
 
@@ -114,6 +117,9 @@ def check_a_mesh_of_two_dims():
 
 def check_checkpoints_recompute():
     check_a_step(with_checkpoints)
+    check_a_step(
+        partial(with_checkpoints, context_fn=partial(create_selective_checkpoint_contexts, ATTENTION_OPERATORS))
+    )
 
 
 def check_as_few_tokens_as_ranks():

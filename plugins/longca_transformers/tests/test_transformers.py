@@ -3,13 +3,17 @@
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from longca import masks
 from longca.errors import LongCAError
+from longca.kernels.operators import ATTENTION_OPERATORS
 from longca_transformers import layer_masks as longca_layer_masks
 from longca_transformers import layers as longca_layers
 from longca_transformers import register, using
@@ -18,6 +22,7 @@ from .models import BATCHES, MODELS, assert_same, make, packed, step, tokens, tr
 
 pytestmark = pytest.mark.usefixtures("registered")
 
+SELECTIVE = partial(create_selective_checkpoint_contexts, ATTENTION_OPERATORS)
 #: Where `make test-all` puts the oldest release of transformers that LongCA takes.
 OLDEST = Path(sys.prefix) / "oldest-transformers"
 
@@ -150,16 +155,20 @@ def step_of(model, ids, attention_mask, implementation):
     return model(input_ids=ids, attention_mask=attention_mask, use_cache=False).logits.detach()
 
 
-def test_checkpoints_recompute_with_the_same_mask():
-    model, batch = make("gemma"), packed(9, 6, 4)
+@pytest.mark.parametrize("options", [{}, {"context_fn": SELECTIVE}], ids=["all", "selective"])
+@pytest.mark.parametrize("name", ["gemma", "gpt_oss"])  # gpt-oss makes masks without positions, so layers read them
+def test_checkpoints_recompute_with_the_same_mask(name, options):
+    model, lengths = make(name), (9, 6, 4) if name == "gemma" else (19,)
     prefix = masks.build("prefix_lm_document", 19, documents=[9, 6, 4], prefix=3)
-    with using(prefix):
-        wanted = step(model, batch, "longca")
+    given = partial(using, prefix) if name == "gemma" else nullcontext
+    with given():
+        wanted = step(model, packed(*lengths), "longca")
     checkpoint = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
-    checkpoint({"use_reentrant": False})
+    checkpoint({"use_reentrant": False, **options})
     model.set_attn_implementation("longca")
     model.zero_grad(set_to_none=True)
-    with using(prefix):
+    batch = packed(*lengths)  # tensors that nothing is known of
+    with given():
         logits = model(**batch, use_cache=False).logits[0]
     torch.nn.functional.cross_entropy(logits, batch["input_ids"][0]).backward()  # outside of `using`
     for name, parameter in model.named_parameters():

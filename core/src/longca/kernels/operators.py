@@ -16,7 +16,7 @@ from longca.kernels.base import new_out
 from longca.kernels.planned import Settings, planned
 from longca.kernels.sinks import check_numbers
 
-__all__ = ["TransformedAttention", "attention", "attention_backward"]
+__all__ = ["ATTENTION_OPERATORS", "TransformedAttention", "attention", "attention_backward"]
 
 
 #: A CUDA graph of a compiler would replay one mask for ever, because the key is read on the host.
@@ -123,3 +123,13 @@ class TransformedAttention(torch.autograd.Function):
     def backward(ctx: Any, dout: Tensor, _dlse: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of q, k, v and sinks."""
         return _differentiate(ctx, dout, _dlse, TransformedBackward.apply)
+
+
+# `longca.parallel.attention` calls it under selective activation checkpointing alone. Results may share memory.
+torch.library.define(
+    "longca::parallel_attention",
+    "(Tensor q, Tensor k, Tensor v, Tensor? sinks, int ready, bool training) -> (Tensor, Tensor, Tensor[])",
+)
+
+#: What selective activation checkpointing saves, so that attention is neither computed nor exchanged again.
+ATTENTION_OPERATORS = [torch.ops.longca.attention.default, torch.ops.longca.parallel_attention.default]

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import torch
-from torch import Tensor
+from torch import _C, Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributed.device_mesh import DeviceMesh
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
+from torch.utils.checkpoint import _CachedTorchDispatchMode, _CachingTorchDispatchMode
 
 from longca import plugins
 from longca.adviser import AUTO, adviser, log
@@ -86,7 +90,8 @@ class ParallelCall(NamedTuple):
         }
 
 
-class _Ready(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Ready:
     """A strategy, its plan and layout, and this process's rank in the layout."""
 
     strategy: Strategy
@@ -127,7 +132,8 @@ def parallel_attention(
     ranks, calls = _calls_on(call.mesh)
 
     def make() -> _Ready:
-        with ranks.sharing_errors():
+        # A checkpoint counts operators, and finds the plan when it computes again.
+        with _disable_current_modes(), ranks.sharing_errors():
             ranks.agree(call.words())
             if (asked := take((problem.concrete_mask.key, about))) is not None:
                 asked.taken()  # what it made is in the caches
@@ -144,7 +150,7 @@ def parallel_attention(
         raise
     ranks.note(problem.concrete_mask.fingerprint)
     training = problem.direction == "backward"
-    result: tuple[Tensor, Tensor] = _Attention.apply(q, k, v, sinks, ready.strategy, ready.plan, training)  # type: ignore[no-untyped-call]
+    result: tuple[Tensor, Tensor] = _Attention.apply(q, k, v, sinks, ready, training)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -223,24 +229,46 @@ def _check_lengths(layout: Layout, rank: int, lengths: tuple[int, int]) -> None:
         )
 
 
+#: What is ready, by its number in the operator's arguments.
+_READY: WeakValueDictionary[int, _Ready] = WeakValueDictionary()
+
+
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, ready: _Ready, training: bool
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """out [Tl, Hq, Dv] and lse [Hq, Tl], and the tensors that the strategy keeps for its backward."""
+    kept: list[Tensor] = []
+    given = {} if sinks is None else {"sinks": sinks}
+    out, lse = ready.strategy.forward(q, k, v, ready.plan, kept=kept if training else None, **given)
+    return out, lse, kept
+
+
+@torch.library.impl("longca::parallel_attention", "CompositeExplicitAutograd")
+def _operator(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, ready: int, training: bool
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    return _forward(q, k, v, sinks, _READY[ready], training)
+
+
+def _is_checkpointed() -> bool:
+    """Whether a selective checkpoint watches. Other modes see what a strategy does, such as its collectives."""
+    watching = _get_current_dispatch_mode_stack() if _C._len_torch_dispatch_stack() else ()
+    return any(isinstance(mode, (_CachingTorchDispatchMode, _CachedTorchDispatchMode)) for mode in watching)
+
+
 class _Attention(torch.autograd.Function):
     """A strategy's forward and backward as one differentiable function. The gradient of sinks is by its own queries."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        sinks: Tensor | None,
-        strategy: Strategy,
-        plan: StrategyPlan,
-        training: bool,
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, ready: _Ready, training: bool
     ) -> tuple[Tensor, Tensor]:
-        kept: list[Tensor] = []
-        given = {} if sinks is None else {"sinks": sinks}
-        out, lse = strategy.forward(q, k, v, plan, kept=kept if training else None, **given)
-        ctx.strategy, ctx.plan, ctx.keeps = strategy, plan, bool(kept)
+        if _is_checkpointed():
+            _READY[id(ready)] = ready
+            out, lse, kept = torch.ops.longca.parallel_attention(q, k, v, sinks, id(ready), training)
+        else:
+            out, lse, kept = _forward(q, k, v, sinks, ready, training)
+        ctx.ready, ctx.keeps = ready, bool(kept)
         results = (out, lse) if ctx.needs_input_grad[3] or not kept else (None, None)
         ctx.save_for_backward(sinks, *(kept or (q, k, v)), *results)
         ctx.mark_non_differentiable(lse)
@@ -257,8 +285,8 @@ class _Attention(torch.autograd.Function):
                 dsinks = sinks_gradient(dout, out, lse, sinks)
             if ctx.keeps:
                 kept, saved = saved[:-2], [dout.new_empty(0)] * 5
-            grads = ctx.strategy.backward(dout, *saved, ctx.plan, kept=kept)
-        return (*grads, dsinks, None, None, None)
+            grads = ctx.ready.strategy.backward(dout, *saved, ctx.ready.plan, kept=kept)
+        return (*grads, dsinks, None, None)
 
 
 def prefetch_parallel(like: Tensor, call: ParallelCall) -> Prefetch:
