@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationErro
 from longca.errors import RequestError, UnknownNameError
 from longca.limits import shown
 from longca.masks import Mask
-from longca.masks.algebra import within_window
+from longca.masks.trees import within_window
 
 __all__ = ["LayerKind", "Model", "find_model", "known_models"]
 

@@ -59,6 +59,9 @@ def test_a_token_sees_its_path_and_its_position_is_its_depth(data, depth_first):
     if depth_first:
         assert len(mask.slices) <= len(parents)
         assert mask.count(Form.COLUMN_INTERVALS) == 1
+    window = data.draw(st.integers(1, 9))
+    near = seen * (position[:, None] - position < window)
+    assert np.array_equal(masks.within_window(mask, window).dense(), near)
 
 
 def test_some_trees_are_masks_of_patterns():
@@ -66,6 +69,20 @@ def test_some_trees_are_masks_of_patterns():
     assert masks.tree([-1, 0, 0, 0], lengths) == masks.build("shared_question", 35, documents=lengths)
     assert masks.tree([-1] * 4, lengths) == masks.build("causal_document", 35, documents=lengths)
     assert masks.tree([-1, 0, 1, 2], lengths).slices == masks.build("causal", 35).slices
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        masks.build("prefix_lm_causal", 19, prefix=9),
+        masks.from_dense(torch.rand(15, 19, generator=torch.Generator().manual_seed(0)) < 0.5),
+    ],
+)
+def test_a_window_counts_the_tokens_of_a_sequence_that_is_no_tree(mask):
+    before = np.arange(mask.seqlen_q)[:, None] + (mask.seqlen_k - mask.seqlen_q) - np.arange(mask.seqlen_k)
+    assert np.array_equal(masks.within_window(mask, 5).dense(), mask.dense() & (before < 5))
+    with pytest.raises(MaskError, match="window is 0"):
+        masks.within_window(mask, 0)
 
 
 def test_attention_of_a_tree_is_that_of_each_of_its_paths():

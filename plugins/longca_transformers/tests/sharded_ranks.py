@@ -82,7 +82,8 @@ def check_numbered_documents():
 
 def check_own_masks():
     prefix = masks.build("prefix_lm_document", 24, documents=[14, 10], prefix=4)
-    same("gemma", {"input_ids": tokens(2, 24)}, line(2), "ulysses", "longca", own=[prefix, masks.build("causal", 24)])
+    tree = masks.tree([-1, 0, 0, 2, 2], [7, 6, 1, 3, 7])  # paths are longer than windows
+    same("gemma", {"input_ids": tokens(2, 24)}, line(2), "ulysses", "longca", own=[prefix, tree])
 
 
 def with_usp(model):

@@ -126,6 +126,17 @@ def test_a_users_mask_takes_the_place_of_the_models_and_windows_stay(seen):
     assert_same(step(model, batch, "longca", longca_mask=prefix), within, 1e-12)
 
 
+def test_windows_of_layers_count_the_tokens_of_a_trees_path():
+    model, ids = make("gemma"), tokens(1, 20)
+    tree = masks.tree([-1, 0, 1, 1, 0], [5, 3, 2, 4, 6])  # paths are longer than the window of 5
+    positions = torch.from_numpy(tree.visible_keys() - 1)
+    with using(tree):
+        found = step(model, {"input_ids": ids, "position_ids": positions}, "longca").logits
+    for path in ([*range(10)], [*range(8), *range(10, 14)], [*range(5), *range(14, 20)]):
+        alone = step(model, {"input_ids": ids[:, path]}, "longca").logits
+        torch.testing.assert_close(found[path], alone, rtol=0, atol=1e-6)  # rotary embeddings are in float32
+
+
 def band(tokens, window):
     """The pairs whose key is less than a window before the query."""
     return masks.SliceMask([masks.Slice(0, tokens, 0, tokens, 1 - window)], tokens, tokens)

@@ -20,7 +20,7 @@ from longca.masks.patterns import FACTORS, PATTERNS, Pattern, build, get_pattern
 from longca.masks.sampling import sample
 from longca.masks.slice_mask import SliceMask
 from longca.masks.slices import Slice
-from longca.masks.trees import tree
+from longca.masks.trees import tree, within_window
 
 del _patterns
 
@@ -54,4 +54,5 @@ __all__ = [
     "sample",
     "tree",
     "union",
+    "within_window",
 ]

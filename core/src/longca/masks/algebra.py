@@ -20,9 +20,9 @@ from longca.masks.forms import pieces_to_slices
 from longca.masks.intervals import IntervalPieces, ragged
 from longca.masks.mask import Mask
 from longca.masks.slice_mask import SliceMask
-from longca.masks.slices import Slice, SliceArray, merge, trim
+from longca.masks.slices import SliceArray, merge, trim
 
-__all__ = ["complement", "intersection", "pack", "union", "within_window"]
+__all__ = ["complement", "intersection", "pack", "union"]
 
 #: Pairs of slices that are intersected together.
 _CHUNK = 2**20
@@ -53,19 +53,6 @@ def complement(mask: Mask) -> SliceMask:
     """The pairs that a mask hides. MaskError if heads differ, or there are too many slices."""
     (one,) = _alike((mask,))
     return _made(_hidden(one), one)
-
-
-def within_window(mask: Mask, window: int) -> Mask:
-    """The pairs of a mask whose key is among the `window` last ones up to the query, itself included.
-
-    The last query and the last key are the same token. A mask that is within the window is returned itself.
-    MaskError if its heads differ, or there are too many slices.
-    """
-    lo = mask.seqlen_k - mask.seqlen_q - window + 1
-    (one,) = _alike((mask,))
-    if not (one.array[:, 4] < lo).any():
-        return mask
-    return intersection(one, SliceMask([Slice(0, mask.seqlen_q, 0, mask.seqlen_k, lo)], mask.seqlen_q, mask.seqlen_k))
 
 
 def _alike(masks: tuple[Mask, ...]) -> list[SliceMask]:

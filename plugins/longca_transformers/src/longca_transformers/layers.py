@@ -11,8 +11,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from longca.errors import RequestError, UnsupportedError
 from longca.kernels.shapes import mask_of_bounds, sdpa
 from longca.kernels.sinks import check_sinks
-from longca.masks import Mask, SliceMask, intersection
-from longca.masks.algebra import within_window
+from longca.masks import Mask, SliceMask, intersection, within_window
 from longca.plan_cache import PlanCache
 from longca_transformers.boundaries import WITHOUT_POSITIONS, check_positions, refuse
 from longca_transformers.layer_masks import LayerMask, layer_mask_of_tensor

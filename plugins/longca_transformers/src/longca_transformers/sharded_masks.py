@@ -14,7 +14,7 @@ from longca.errors import RequestError, UnsupportedError
 from longca.kernels.ahead import Prefetch
 from longca.kernels.prefetch import prefetch
 from longca.manifests import Layout
-from longca.masks import Mask, Slice, SliceMask, from_cu_seqlens, intersection, pack
+from longca.masks import Mask, SliceMask, from_cu_seqlens, intersection, pack, within_window
 from longca.parallel.layouts import layout
 from longca.plan_cache import PlanCache
 from longca_transformers.boundaries import document_starts
@@ -68,10 +68,9 @@ def layer_windows(config: Any) -> dict[int | None, int]:
 
 def sharded_masks(given: Mapping[str, Any], tokens: Tensor, setup: Setup) -> dict[int | None, ShardedMask]:
     """The mask of each kind of layer, by its sliding window, for the arguments of a call. It is a collective call."""
-    base = _base_mask(given, tokens, setup, ahead=False)
-    weighed = _weighed(base, setup)
+    weighed = _weighed(_row_masks(given, tokens, setup, ahead=False), setup)
     about = setup.key, tuple(mask.key for mask, _ in weighed)
-    layouts = _LAYOUTS.get(base, about, lambda: layout(weighed, **setup.layout_options))
+    layouts = _LAYOUTS.get(None, about, lambda: layout(weighed, **setup.layout_options))
     return {
         window: ShardedMask(mask, window, found, setup)
         for window, (mask, _), found in zip(setup.windows, weighed, layouts, strict=True)
@@ -80,16 +79,15 @@ def sharded_masks(given: Mapping[str, Any], tokens: Tensor, setup: Setup) -> dic
 
 def placed_ahead(given: Mapping[str, Any], tokens: Tensor, setup: Setup) -> Prefetch:
     """Places the tokens of a later batch on a side thread. The arguments and errors are those of `sharded_masks`."""
-    base = _base_mask(given, tokens, setup, ahead=True)
-    return prefetch(_weighed(base, setup), **setup.layout_options)
+    return prefetch(_weighed(_row_masks(given, tokens, setup, ahead=True), setup), **setup.layout_options)
 
 
-def _base_mask(given: Mapping[str, Any], tokens: Tensor, setup: Setup, *, ahead: bool) -> Mask:
-    """The mask of layers of full attention: the user's own, or causal within documents and without padding."""
+def _row_masks(given: Mapping[str, Any], tokens: Tensor, setup: Setup, *, ahead: bool) -> tuple[Mask, ...]:
+    """The masks of layers of full attention: the user's own of each row, or one that is causal within documents."""
     shape = rows, length = tokens.shape[0], tokens.shape[1]
     own = given.get("longca_mask", own_masks(ahead=ahead))
     if own is not None:
-        return _packed(fitting(own_of(own), rows, length, length))
+        return fitting(own_of(own), rows, length, length)
     shown = given["attention_mask"].bool().cpu().numpy() if "attention_mask" in given else None
     starts = _starts(given.get("position_ids"), shape, shown, document_starts(given, rows, length))
     bounds = given.get("cu_seq_lens_q")
@@ -105,7 +103,7 @@ def _base_mask(given: Mapping[str, Any], tokens: Tensor, setup: Setup, *, ahead:
     if shown is not None and not shown.all():
         mask = intersection(mask, padding(shown.reshape(-1), rows * length, rows * length))
     assert isinstance(mask, SliceMask), "documents and padding are slices"
-    return same_object(mask)
+    return (same_object(mask),)
 
 
 def _packed(masks: tuple[Mask, ...]) -> Mask:
@@ -135,14 +133,13 @@ def _starts(positions: Tensor | None, shape: tuple[int, int], shown: Any, number
     return starts
 
 
-def _weighed(base: Mask, setup: Setup) -> list[tuple[Mask, float]]:
+def _weighed(rows: tuple[Mask, ...], setup: Setup) -> list[tuple[Mask, float]]:
     """The mask of each kind of layer, in the order of `Setup.windows`, with the number of these layers."""
-    length = base.seqlen_q
 
-    def within(window: int | None) -> Mask:
-        if window is None:
-            return base
-        band = SliceMask([Slice(0, length, 0, length, 1 - window)], length, length)
-        return _WINDOWS.get(base, window, lambda: intersection(base, band))
+    def within(mask: Mask, window: int | None) -> Mask:
+        return mask if window is None else _WINDOWS.get(mask, window, lambda: within_window(mask, window))
 
-    return [(within(window), float(layers)) for window, layers in setup.windows.items()]
+    return [
+        (_packed(tuple(within(mask, window) for mask in rows)), float(layers))
+        for window, layers in setup.windows.items()
+    ]
