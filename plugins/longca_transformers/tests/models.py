@@ -58,17 +58,75 @@ def jetmoe():
 def gpt_oss():
     """Sinks, and sliding windows and full attention in turn."""
     experts = {"num_local_experts": 2, "num_experts_per_tok": 1, "experts_implementation": "eager"}
-    config = transformers.GptOssConfig(**COMMON, **experts, num_hidden_layers=4, head_dim=8, sliding_window=5)
+    config = transformers.GptOssConfig(**COMMON, **experts, num_hidden_layers=2, head_dim=8, sliding_window=5)
     return transformers.GptOssForCausalLM(config)
 
 
+def gemma2():
+    """Caps of scores, and sliding windows and full attention in turn."""
+    config = transformers.Gemma2Config(
+        **COMMON,
+        num_hidden_layers=2,
+        head_dim=16,
+        sliding_window=5,
+        query_pre_attn_scalar=9,
+        attn_logit_softcapping=0.3,
+    )
+    return transformers.Gemma2ForCausalLM(config)
+
+
+def deepseek():
+    """Latent attention: values are narrower than keys, and YaRN scales the scores."""
+    sizes = {name: size for name, size in COMMON.items() if name != "num_key_value_heads"}
+    latent = {"q_lora_rank": 12, "kv_lora_rank": 8, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}
+    yarn = {"rope_type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 1.0, "rope_theta": 1e4}
+    config = transformers.DeepseekV3Config(
+        **sizes,
+        **latent,
+        **experts,
+        num_key_value_heads=4,
+        num_hidden_layers=2,
+        moe_intermediate_size=8,
+        first_k_dense_replace=1,
+        rope_parameters={**yarn, "original_max_position_embeddings": 64},
+        experts_implementation="eager",
+    )
+    return transformers.DeepseekV3ForCausalLM(config)
+
+
+def qwen_next():
+    """Layers of linear attention between those of full attention, whose outputs are gated."""
+    config = transformers.Qwen3NextConfig(
+        **COMMON,
+        num_hidden_layers=2,
+        layer_types=["linear_attention", "full_attention"],
+        head_dim=16,
+        linear_num_key_heads=2,
+        linear_num_value_heads=2,
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+        num_experts=2,
+        num_experts_per_tok=1,
+        moe_intermediate_size=8,
+        shared_expert_intermediate_size=8,
+        experts_implementation="eager",
+    )
+    return transformers.Qwen3NextForCausalLM(config)
+
+
 MODELS = {"llama": llama, "mistral": mistral, "qwen": qwen, "gemma": gemma, "jetmoe": jetmoe}
+
+#: Models whose attention PyTorch's own does not compute, or between whose layers are others.
+FAMILIES = {"gpt_oss": gpt_oss, "gemma2": gemma2, "deepseek": deepseek, "qwen_next": qwen_next}
+if not hasattr(transformers, "Qwen3NextConfig"):  # before 4.57
+    del FAMILIES["qwen_next"]
 
 
 def make(name, dtype=torch.float64, **options):
     """A model with the same random weights every time, in training mode."""
     torch.manual_seed(5)
-    return {**MODELS, "stablelm": stablelm, "gpt_oss": gpt_oss}[name](**options).to(dtype).train()
+    return {**MODELS, **FAMILIES, "stablelm": stablelm}[name](**options).to(dtype).train()
 
 
 def tokens(rows, length):

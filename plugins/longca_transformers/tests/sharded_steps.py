@@ -11,8 +11,9 @@ from torch.nn.functional import cross_entropy
 from longca_transformers import context_parallel, register, using
 
 IGNORED = -100
-#: Differences relative to the largest value. Gemma's norms compute in float32, whatever the model's dtype is.
-MOST = {"llama": 1e-11, "mistral": 1e-11, "qwen": 1e-11, "gemma": 1e-5, "jetmoe": 1e-11, "gpt_oss": 1e-5}
+#: Differences relative to the largest value. Norms and weights of some models are float32, whatever their dtype is.
+MOST = {"llama": 1e-11, "mistral": 1e-11, "qwen": 1e-11, "gemma": 1e-5, "jetmoe": 1e-11}
+MOST |= dict.fromkeys(("gpt_oss", "gemma2"), 1e-5)
 
 
 def labels_of(batch):

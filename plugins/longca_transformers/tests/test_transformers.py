@@ -18,7 +18,7 @@ from longca_transformers import layer_masks as longca_layer_masks
 from longca_transformers import layers as longca_layers
 from longca_transformers import register, using
 
-from .models import BATCHES, MODELS, assert_same, make, packed, step, tokens, transformers
+from .models import BATCHES, FAMILIES, MODELS, assert_same, make, packed, step, tokens, transformers
 
 pytestmark = pytest.mark.usefixtures("registered")
 
@@ -48,23 +48,16 @@ def test_a_step_is_that_of_sdpa(name, batch):
     assert_same(step(model, BATCHES[batch], "longca"), step(model, BATCHES[batch], "sdpa"), 1e-12)
 
 
-@pytest.mark.parametrize("batch", BATCHES)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "batch"),
+    # gpt-oss makes masks without positions
+    [(name, batch) for name in (*MODELS, *FAMILIES) for batch in BATCHES if (name, batch) != ("gpt_oss", "packed")],
+)
 def test_a_step_is_that_of_eager(name, batch, monkeypatch):
     model, softmax = make(name), torch.nn.functional.softmax
-    # eager asks for weights in float32, whatever the dtype of the model.
+    # eager of most models asks for weights in float32, which differ by 1e-7, whatever the dtype of the model.
     monkeypatch.setattr(torch.nn.functional, "softmax", lambda scores, dim, dtype=None: softmax(scores, dim))
     assert_same(step(model, BATCHES[batch], "longca"), step(model, BATCHES[batch], "eager"), 1e-12)
-
-
-@pytest.mark.parametrize(
-    "batch", [name for name in BATCHES if name != "packed"]
-)  # gpt-oss makes masks without positions
-def test_sinks_are_those_of_eager(batch):
-    model = make("gpt_oss")
-    found = step(model, BATCHES[batch], "longca")
-    assert any("sinks" in name for name in found.gradients)
-    assert_same(found, step(model, BATCHES[batch], "eager"), 1e-6)
 
 
 def test_documents_of_a_batch_do_not_see_each_other():
@@ -106,7 +99,9 @@ def packed_of(features):
     return {"input_ids": ids, "position_ids": packed(9, 6, 4)["position_ids"]}
 
 
-@pytest.mark.parametrize(("name", "other"), [("llama", "sdpa"), ("gemma", "sdpa"), ("gpt_oss", "eager")])
+@pytest.mark.parametrize(
+    ("name", "other"), [("llama", "sdpa"), ("gemma", "sdpa"), *((name, "eager") for name in FAMILIES)]
+)
 def test_generating_is_that_of_another_attention(name, other):
     model = make(name).eval()
     words = []

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, scaled_dot_product_attention
 
 from longca.errors import RequestError, UnsupportedError
 from longca.kernels.shapes import mask_of_bounds, sdpa
@@ -20,7 +19,6 @@ from longca_transformers.own_masks import fitting, own_of
 
 #: Arguments that change the scores or the weights, with what a user can do.
 _REFUSED = {
-    "softcap": "caps of scores. Set attn_logit_softcapping to None if the model allows it",
     "sinks": "attention sinks that are not given as s_aux",
     "block_indices": "blocks of keys that the model chooses",
     "indices": "keys that the model chooses",
@@ -49,20 +47,21 @@ def attend(
     require_documents: bool = False,
     longca_mask: Any = None,
     s_aux: Tensor | None = None,
+    softcap: float | None = None,
     cu_seq_lens_q: Tensor | None = None,
     cu_seq_lens_k: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """One layer's attention, with the arguments of transformers' attention interface: out [rows, Sq, Hq, D], and None.
 
-    One query a row, as in decoding, is computed by PyTorch's `scaled_dot_product_attention`, because a mask of another
-    length at each step would be planned at each step.
+    One query a row, as in decoding, is computed by matrix products, because a mask of another length at each step would
+    be planned at each step.
 
-    `query` is [rows, Hq, Sq, D], and `key` and `value` are [rows, Hkv, Sk, D]. `attention_mask` has the masks of the
-    batch, or is a user's own tensor [rows or 1, 1, Sq, Sk]. `sliding_window` counts the keys that a query of this layer
-    sees, itself included. `s_aux` are the layer's sinks [Hq]. `longca_mask` is the user's own mask, or one for each
-    row. It takes the place of the bounds of packed documents, `cu_seq_lens_q` and `cu_seq_lens_k` [documents + 1].
-    Other arguments that change the result are refused.
+    `query` is [rows, Hq, Sq, D], `key` [rows, Hkv, Sk, D] and `value` [rows, Hkv, Sk, Dv]. `attention_mask` has the
+    masks of the batch, or is a user's own tensor [rows or 1, 1, Sq, Sk]. `sliding_window` counts the keys that a query
+    of this layer sees, itself included. `s_aux` are the layer's sinks [Hq], and `softcap` bounds its scores.
+    `longca_mask` is the user's own mask, or one for each row. It takes the place of the bounds of packed documents,
+    `cu_seq_lens_q` and `cu_seq_lens_k` [documents + 1]. Other arguments that change the result are refused.
     """
     name = type(module).__name__
     query, key, value = under_autocast(query, key, value)
@@ -92,22 +91,37 @@ def attend(
     if sliding_window is not None and not (made is not None and made.is_tensor):
         masks = [_within_window(name, mask, int(sliding_window), is_checked=has_window) for mask in masks]
     if queries == 1:
-        dense = torch.stack([torch.from_numpy(mask.dense()) for mask in masks]).to(query.device)[:, None]
         if s_aux is not None:
             check_sinks(s_aux, query.transpose(1, 2)[0])
-            key, value, dense = _with_sinks(s_aux.to(query.dtype), key, value, dense)
-        out = scaled_dot_product_attention(query, key, value, dense, scale=scaling, enable_gqa=True)
+        dense = torch.stack([torch.from_numpy(mask.dense()) for mask in masks]).to(query.device)[:, None]
+        out = _decoded(query, key, value, dense, scaling, softcap, s_aux)
     else:
-        out = sdpa(query, key, value, masks, scale=scaling, kernel=kernel, sinks=s_aux)  # type: ignore[assignment]
+        out = sdpa(query, key, value, masks, scale=scaling, kernel=kernel, softcap=softcap, sinks=s_aux)  # type: ignore[assignment]
     return out.transpose(1, 2), None
 
 
-def _with_sinks(sinks: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Keys and values with a key of zeros, and the biases of scores that give it the sinks as scores."""
-    biases = torch.zeros(visible.shape, dtype=sinks.dtype, device=sinks.device).masked_fill(~visible, -torch.inf)
-    biases = biases.expand(-1, len(sinks), -1, -1)
-    column = sinks[:, None, None].expand(*biases.shape[:-1], 1)
-    return pad(key, (0, 0, 0, 1)), pad(value, (0, 0, 0, 1)), torch.cat([biases, column], -1)
+def _decoded(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    visible: Tensor,
+    scaling: float | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Attention [rows, Hq, 1, Dv] of one query a row, by the book. `visible` is [rows, 1, 1, Sk]."""
+    rows, heads, _, head_dim = query.shape
+    grouped = query.reshape(rows, key.shape[1], -1, head_dim)  # query heads of a KV head as its queries
+    scores = (grouped @ key.mT).to(torch.promote_types(query.dtype, torch.float32))
+    scores = scores * (head_dim**-0.5 if scaling is None else scaling)
+    if softcap is not None:
+        scores = softcap * (scores / softcap).tanh()
+    scores = scores.masked_fill(~visible, -torch.inf)
+    if sinks is not None:
+        column = sinks.to(scores.dtype).view(1, key.shape[1], -1, 1).expand(rows, -1, -1, -1)
+        scores = torch.cat([scores, column], -1)
+    weights = scores.softmax(-1)[..., : key.shape[2]].masked_fill(~visible, 0)  # of a query that sees nothing too
+    return (weights.to(value.dtype) @ value).reshape(rows, heads, 1, -1)
 
 
 def under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -134,12 +148,6 @@ def check_layer(name: str, query: Tensor, key: Tensor, value: Tensor, arguments:
                 f"{name} asks for {argument}, and LongCA computes no {why}. Or load the model with another "
                 "attn_implementation"
             )
-    if not query.shape[-1] == key.shape[-1] == value.shape[-1]:
-        raise UnsupportedError(
-            f"{name} has heads of {query.shape[-1]} numbers for queries, {key.shape[-1]} for keys and "
-            f"{value.shape[-1]} for values, as in multi-head latent attention, and kernels take one head dim; load the "
-            "model with another attn_implementation"
-        )
     if len({query.dtype, key.dtype, value.dtype}) > 1:
         raise RequestError(
             f"{name} gives query, key and value in {query.dtype}, {key.dtype} and {value.dtype}; load the model in one "

@@ -69,14 +69,16 @@ def attend_sharded(
     dropout: float = 0.0,
     sliding_window: int | None = None,
     s_aux: Tensor | None = None,
+    softcap: float | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """One layer's attention of all ranks' tokens. It communicates, so all ranks call it in the same order.
 
-    The arguments are those of `attend`, with this rank's queries [1, Hq, Tl, D], keys and values [1, Hkv, Tl, D].
+    The arguments are those of `attend`, with this rank's queries [1, Hq, Tl, D], keys [1, Hkv, Tl, D] and values
+    [1, Hkv, Tl, Dv].
 
     Returns:
-        out [1, Tl, Hq, D], and None for the weights.
+        out [1, Tl, Hq, Dv], and None for the weights.
     """
     name = type(module).__name__
     query, key, value = under_autocast(query, key, value)
@@ -101,6 +103,7 @@ def attend_sharded(
         v,
         attention_mask.mask,
         softmax_scale=scaling,
+        softcap=softcap,
         sinks=s_aux,
         kernel=setup.kernel,
         strategy=setup.strategy,
