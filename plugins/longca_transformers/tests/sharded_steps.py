@@ -13,7 +13,7 @@ from longca_transformers import context_parallel, register, using
 IGNORED = -100
 #: Differences relative to the largest value. Norms and weights of some models are float32, whatever their dtype is.
 MOST = {"llama": 1e-11, "mistral": 1e-11, "qwen": 1e-11, "gemma": 1e-5, "jetmoe": 1e-11}
-MOST |= dict.fromkeys(("gpt_oss", "gemma2"), 1e-5)
+MOST |= dict.fromkeys(("gpt_oss", "gemma2", "deepseek"), 1e-5)
 
 
 def labels_of(batch):

@@ -42,7 +42,7 @@ def drawn():
 
 def check_losses_of_20_steps():
     # Gemma's gradients are large, and longer steps make its rounding errors larger from step to step.
-    rates = {"llama": 2e-2, "gemma": 1e-3, "gemma2": 2e-3, "gpt_oss": 2e-2}
+    rates = {"llama": 2e-2, "gemma": 1e-3, "gemma2": 2e-3, "deepseek": 2e-2, "gpt_oss": 2e-2}
     for name, rate in rates.items():
         # gpt-oss makes masks without positions.
         batches = [{"input_ids": tokens(2, 12 + at)} for at in range(STEPS)] if name == "gpt_oss" else drawn()

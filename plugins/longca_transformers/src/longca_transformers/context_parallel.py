@@ -212,14 +212,14 @@ def context_parallel(
         name = type(model).__name__
         raise RequestError(f"this {name} is under context_parallel already; call remove() of the earlier one first")
     add_attention(NAME, attend_sharded, take_sharded_mask)
-    heads, head_dim = heads_of(model)
+    heads, head_dims = heads_of(model)
     setup = Setup(
         mesh=mesh,
         strategy=strategy,
         placement=placement,
         kernel=kernel,
         heads=heads,
-        head_dim=head_dim,
+        head_dims=head_dims,
         model=model,
         windows=layer_windows(model.config.get_text_config()),
         averaged=averaged,

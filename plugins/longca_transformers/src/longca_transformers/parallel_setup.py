@@ -31,6 +31,7 @@ class Setup:
 
     Attributes:
         heads: Query heads and KV heads.
+        head_dims: Head dimension of queries and keys, and that of values.
         model: The model, whose wrappers decide in which data type it computes.
         windows: The number of layers of each kind, by their sliding windows.
     """
@@ -40,7 +41,7 @@ class Setup:
     placement: str
     kernel: str
     heads: tuple[int, int]
-    head_dim: int
+    head_dims: tuple[int, int]
     model: Any
     windows: dict[int | None, int]
     averaged: bool
@@ -76,7 +77,8 @@ class Setup:
             "strategy": self.strategy,
             "mesh": self.mesh,
             "heads": self.heads,
-            "head_dim": self.head_dim,
+            "head_dim": self.head_dims[0],
+            "head_dim_v": self.head_dims[1],
             "dtype": self.dtype,
             "kernel": self.kernel,
             "placement": self.placement,
@@ -138,8 +140,8 @@ def check_model(model: Any) -> None:
         )
 
 
-def heads_of(model: Any) -> tuple[tuple[int, int], int]:
-    """The query heads and KV heads of the layers of a model, and their head dim."""
+def heads_of(model: Any) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The query heads and KV heads of the layers of a model, and the head dims of keys and values."""
     config = model.config.get_text_config()
     try:
         heads = config.num_attention_heads
@@ -151,7 +153,11 @@ def heads_of(model: Any) -> tuple[tuple[int, int], int]:
         }
         configured = getattr(config, "num_key_value_heads", None) or heads
         heads_kv = heads // groups.pop() if len(groups) == 1 else configured
-        return (heads, heads_kv), getattr(config, "head_dim", None) or config.hidden_size // heads
+        if hasattr(config, "qk_nope_head_dim"):  # latent attention, whose head_dim is that of rotary embeddings alone
+            dims = config.qk_nope_head_dim + config.qk_rope_head_dim, config.v_head_dim
+        else:
+            dims = (getattr(config, "head_dim", None) or config.hidden_size // heads,) * 2
+        return (heads, heads_kv), dims
     except (RuntimeError, AttributeError) as error:  # transformers' own, for an attribute that each layer or part has
         raise UnsupportedError(
             f"the layers of {type(model).__name__} differ in their heads or head dims, and context_parallel gives all "
