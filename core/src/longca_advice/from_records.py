@@ -59,8 +59,9 @@ def verified(
         try:
             record = json.loads(line)
             given = (factors or {}).get(record["pattern"], {}) if "factors" not in record else {}
-            # A stream has no one mask, and sinks take a part of the time of a kernel that has none of its own.
-            counts = record["status"] == "ok" and record.get("stream") is None and not record.get("sinks")
+            # A stream has no one mask. Sinks take a part of the time of a kernel without its own, and so do soft caps.
+            differs = record.get("stream") is not None or record.get("sinks") or record.get("softcap") is not None
+            counts = record["status"] == "ok" and not differs
             latest[record["case"]] = (row_of(record, run, given), record) if counts else None
         except (*_WRONG, LongCAError) as error:
             reason = said(error, "record") if isinstance(error, ValidationError) else str(error)

@@ -85,8 +85,10 @@ def test_the_latest_record_of_a_case_counts(write):
         assert rows_of_folder(write(record(), record(status=status, median=None))) == []
 
 
-def test_sinks_are_no_evidence_of_calls_without(write):
-    assert rows_of_folder(write(record(sinks=True), record(case="c1", sinks=False)))[0].case == "c1"
+def test_sinks_and_soft_caps_are_no_evidence_of_calls_without(write):
+    for name, value in (("sinks", True), ("softcap", 50.0)):
+        assert rows_of_folder(write(record(**{name: value}), record(case="c1", **{name: None})))[0].case == "c1"
+        assert rows_of_folder(write(record(**{name: value}))) == []
 
 
 @pytest.mark.parametrize(("direction", "kernel", "form"), [("forward", "one", "varlen"), ("backward", "two", "dense")])

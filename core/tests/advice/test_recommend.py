@@ -150,6 +150,14 @@ def test_the_scale_the_soft_cap_and_the_dims_of_a_question_are_those_of_its_answ
     assert "heads of 192:128, bfloat16, soft cap 30" in problem["text"]
 
 
+def test_a_soft_cap_leaves_the_kernels_that_have_one():
+    found = ask(softcap=50.0)
+    assert {choice.kernel for choice in found.choices} == {"fa4", "flex"}
+    assert all("soft cap" in " ".join(each.reasons) for each in found.refused if each.kernel in ("fa3", "cudnn"))
+    assert any("without a soft cap" in note for note in found.notes)
+    assert not any("soft cap" in note for note in ask().notes)
+
+
 def test_sinks_leave_the_kernels_that_compose():
     plain, found = ask(SPARSE, training=False), ask(SPARSE, training=False, sinks=True)
     assert "flashinfer_fa2" in {choice.kernel for choice in plain.choices}  # its log-sum-exp is rough

@@ -53,6 +53,7 @@ def recommend(
     unverified: Annotated[
         bool, option("List kernels too that nobody verified on the device, with a mark.", None, "--unverified")
     ] = False,
+    softcap: options.Softcap = None,
     sinks: Annotated[bool, option("Choose for query heads with sinks, as in gpt-oss.", None, "--sinks")] = False,
     everything: Annotated[bool, option("List all choices and all refusals.", None, "--all")] = False,
     why: Annotated[str | None, option("Explain the place of this kernel, pair or strategy.", "NAME")] = None,
@@ -99,7 +100,7 @@ def recommend(
     }
     answer: Recommendation | ModelRecommendation
     if known is None:
-        answer = ask(mask, heads=shape, head_dim=dim, head_dim_v=dim_v, sinks=sinks, **asked)
+        answer = ask(mask, heads=shape, head_dim=dim, head_dim_v=dim_v, softcap=softcap, sinks=sinks, **asked)
         parts = [answer]
     else:
         answer = recommend_model(mask, known, **asked)

@@ -52,6 +52,7 @@ class RunOptions:
     heads: Annotated[_Names, _case("Only these heads. (default: the suite's; for a pattern 32:8)", "HQ:HKV")] = None
     head_dim: Annotated[_Names, _case("Head dim of a pattern's problem, such as 192:128. (default: 128)", "N")] = None
     dtype: Annotated[_Names, _case("Dtype of a pattern's problem, such as fp16. (default: bfloat16)", "NAME")] = None
+    softcap: options.Softcap = None
     direction: Annotated[
         str | None, _case("Only forward, only backward, or training for both. (default: the suite's)", "NAME")
     ] = None
@@ -140,8 +141,7 @@ def chosen_suite(
 
     suites = builtin_suites()
     if name in suites or Path(name).suffix == ".toml":
-        about = {"recommended": asked.recommended, "head_dim": asked.head_dim, "dtype": asked.dtype}
-        about |= {"sinks": asked.sinks}
+        about = {name: getattr(asked, name) for name in ("recommended", "head_dim", "dtype", "softcap", "sinks")}
         if given := [flag(key) for key, value in {**described.given, **about}.items() if value]:
             raise RequestError(
                 f"{name} is a suite, and {', '.join(given)} describe one problem; leave that out, or give a mask "
@@ -180,6 +180,7 @@ def _suite_of_pattern(
         heads=selection.heads,
         head_dims=asked.head_dim,
         dtypes=asked.dtype,
+        softcap=asked.softcap,
         directions=selection.directions,
         sinks=asked.sinks,
         kernels=selection.kernels,

@@ -112,6 +112,7 @@ ARGUMENTS: dict[str, Callable[[Context], Any]] = {
     "causal": lambda call: is_causal(call.mask),
     "scale": lambda call: call.problem.scale,
     "softmax_scale": lambda call: call.problem.scale,
+    "softcap": lambda call: call.problem.softcap or 0.0,
     "window": lambda call: call.mask.factors.get("window"),
     "window_size": _window_size,
     "enable_gqa": lambda call: call.problem.is_gqa,

@@ -119,6 +119,7 @@ def check(
     head_dim_v: int | None = None,
     device: Device | None = None,
     softmax_scale: float | None = None,
+    softcap: float | None = None,
     placement: Placement | None = None,
     group: dist.ProcessGroup | None = None,
     equal_lengths: bool = False,
@@ -144,6 +145,7 @@ def check(
         head_dim_v: Head dimension of v. None for that of q and k.
         device: The device. None takes this machine's GPU, or the CPU without a GPU.
         softmax_scale: Factor on the scores. None for 1/√head_dim.
+        softcap: Bound of the scores (`longca.Problem`). None for no bound.
         placement: The tokens of each rank, by a placement's name or a function. None runs on one device.
         group: The process group of the ranks. None for all processes.
         equal_lengths: Whether to take only masks with as many queries as keys.
@@ -166,6 +168,7 @@ def check(
         "device": device or current_device(),
         "direction": Direction(direction),
         "softmax_scale": softmax_scale,
+        "softcap": softcap,
     }
     found = Examination(
         read.name,

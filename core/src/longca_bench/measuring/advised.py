@@ -55,6 +55,7 @@ def advise(problem: Sweep, device: Device, registry: Registry, *, most: int, ran
         heads=(case.heads_q, case.heads_kv),
         head_dim=case.head_dim,
         head_dim_v=case.head_dim_v,
+        softcap=case.softcap,
         dtype=case.dtype,
         sinks=case.sinks,
         device=device,

@@ -45,6 +45,7 @@ def identity(suite: Suite, case: Case, device: Device, registry: Registry) -> di
         "heads_kv": case.heads_kv,
         "head_dim": case.head_dim,
         "head_dim_v": case.head_dim_v,
+        "softcap": case.softcap,
         "dtype": case.dtype,
         "direction": case.direction,
         "sinks": case.sinks,

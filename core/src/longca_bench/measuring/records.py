@@ -115,6 +115,7 @@ class Record(BaseModel):
     heads_kv: _Int
     head_dim: _Int
     head_dim_v: Annotated[int | None, _IN_TABLES] = None
+    softcap: Annotated[float | None, _POSITIVE] = None
     dtype: str
     direction: Literal["forward", "backward", "step"]
     sinks: bool = False

@@ -112,7 +112,7 @@ def _workers(setup: Setup, gpu: int | None) -> Workers:
 
 def _shape(case: Case) -> tuple[Any, ...]:
     about = case.pattern, case.seqlen, case.seed, case.heads_q, case.heads_kv, case.head_dim, case.head_dim_v
-    return *about, case.dtype, case.factors
+    return *about, case.softcap, case.dtype, case.factors
 
 
 class _Run:

@@ -206,4 +206,4 @@ class InputCache:
 
 def _shape(case: Case) -> tuple[Any, ...]:
     shape = case.heads_q, case.heads_kv, case.head_dim, case.head_dim_v, case.dtype
-    return case.mask.key, case.seed, *shape, case.sinks
+    return case.mask.key, case.seed, *shape, case.softcap, case.sinks

@@ -380,7 +380,8 @@ def _details(cell: Cell) -> list[str]:
         f"asked in {problem.dtype}, {heads}, head dimension {problem.dims_text}",
         "covered by the offer:",
         f"  form {offer.form}{most}{blocks}, whose metadata grows as {offer.metadata}",
-        f"  dtypes {', '.join(offer.dtypes)}; head dimensions {dims}; {'GQA and MHA' if offer.gqa else 'MHA alone'}",
+        f"  dtypes {', '.join(offer.dtypes)}; head dimensions {dims}; {'GQA and MHA' if offer.gqa else 'MHA alone'}"
+        f"{'; soft caps' if offer.softcap else ''}",
         f"  on {' and '.join(devices)}; {'' if offer.deterministic else 'not '}deterministic",
         f"  log-sum-exp of its backward: {offer.backward}",
     ]

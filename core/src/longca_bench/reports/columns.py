@@ -97,8 +97,10 @@ def _by_row(function: Callable[..., Any], *names: str, dtype: str | None = None)
     return derive
 
 
-def _head_dims(dim: int, dim_v: Any) -> str:
-    return str(dim) if str(dim_v) == "<NA>" else dims_text(dim, dim_v)  # pandas' own absent value
+def _head_dims(dim: int, dim_v: Any, softcap: Any) -> str:
+    """The head dimensions, with the soft cap if there is one. Absent values are pandas' own."""
+    dims = str(dim) if str(dim_v) == "<NA>" else dims_text(dim, dim_v)
+    return dims if str(softcap) in ("<NA>", "nan", "None") else f"{dims}, soft cap {softcap:g}"
 
 
 def _scaled(field: str, by: float) -> Callable[[Rows], Series]:
@@ -232,7 +234,7 @@ _ALL = (
     Column("heads", derive=_by_row(_heads, "heads_q", "heads_kv", "sinks")),
     Column("sinks"),
     Column("head_dim", "dim"),
-    Column("head_dims", "dim", derive=_by_row(_head_dims, "head_dim", "head_dim_v")),
+    Column("head_dims", "dim", derive=_by_row(_head_dims, "head_dim", "head_dim_v", "softcap")),
     _name("dtype"),
     Column("seed"),
     _share("density", "dense", format=lambda value: f"{value:.1%}", drop=4, about="share of pairs that are visible"),

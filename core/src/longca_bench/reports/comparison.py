@@ -41,7 +41,7 @@ __all__ = [
 #: The fields that make two records a pair.
 KEY = (
     "kernel", "pattern", "seqlen", "lengths", "seed", "heads_q", "heads_kv", "head_dim", "head_dim_v", "dtype",
-    "direction", "sinks", "mask_digest", "strategy", "placement", "world_size", "mesh", "transport",
+    "direction", "softcap", "sinks", "mask_digest", "strategy", "placement", "world_size", "mesh", "transport",
 )  # fmt: skip
 #: The facts that must be alike for times to be compared, by the dotted names of `environment.json`; `driver` if known.
 MUST_MATCH = ("device.name", "packages.torch", "python", "suite", "environment.json")
@@ -276,6 +276,7 @@ def _case(record: Record) -> str:
     whose = shared_by(record.kernel, record.strategy, record.placement, record.mesh, record.transport)
     words = (whose, mask, tokens(record.seqlen), record.direction, record.dtype)
     shape = f"{record.heads_q}:{record.heads_kv} heads of {record.dims_text}, seed {record.seed}"
+    shape += f", soft cap {record.softcap:g}" if record.softcap else ""
     return f"{' '.join(words)}, {shape}"
 
 

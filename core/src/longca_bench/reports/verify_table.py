@@ -52,7 +52,8 @@ def _row(check: OfferCheck) -> tuple[Cell, ...]:
     if check.worst is not None:
         found = check.worst[1]
         figures = ["" if math.isnan(each) else f"{each:.1e}" for each in (found.error, found.pytorch, found.limit)]
-    about = (said, str(check.offer.form), check.dtype, str(check.direction), str(len(check.masks)))
+    form = f"{check.offer.form}{', soft cap' if check.offer.softcap else ''}"
+    about = (said, form, check.dtype, str(check.direction), str(len(check.masks)))
     mark = Mark.NONE if check.passed else Mark.FAILED
     return tuple(Cell(text, mark=mark) for text in (*about, *figures, _place(check)))
 

@@ -26,7 +26,7 @@ __all__ = ["Winner", "best_of", "problem_key", "winners"]
 #: The fields that a case has besides its kernel or strategy.
 _PROBLEM = (
     "mask_digest", "seqlen", "seed", "direction", "world_size", "heads_q", "heads_kv", "head_dim", "head_dim_v",
-    "dtype", "sinks",
+    "dtype", "softcap", "sinks",
 )  # fmt: skip
 #: The samples of one kernel or strategy by run and problem.
 _Cases = Mapping[tuple[object, ...], Sequence[float]]

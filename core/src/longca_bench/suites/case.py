@@ -57,7 +57,7 @@ class Case:
     `seqlen` counts the tokens of all ranks. `lengths` is the source of document lengths. `factors` are the mask factors
     of the suite, as sorted (name, value) pairs. A case with `parallel` is shared by ranks. `allow_unverified` lets an
     offer run that nobody verified on the device, and is no part of the case's digest. `head_dim_v` is that of v, or
-    None for that of q and k.
+    None for that of q and k. `softcap` is that of `longca.Problem`.
     """
 
     kernel: str
@@ -74,16 +74,16 @@ class Case:
     parallel: Parallel | None = None
     allow_unverified: bool = False
     head_dim_v: int | None = None
+    softcap: float | None = None
     sinks: bool = False
 
     def digest(self, device: str) -> str:
         """16 hex digits of the case on a device."""
         about = asdict(self)
         del about["allow_unverified"]
-        if self.head_dim_v is None:  # the first records were made before cases had these fields
-            del about["head_dim_v"]
-        if not self.sinks:
-            del about["sinks"]
+        for name in ("head_dim_v", "softcap", "sinks"):  # the first records were made before cases had these fields
+            if about[name] in (None, False):
+                del about[name]
         if self.parallel is None:
             del about["parallel"]
         elif self.parallel.transport is Transport.AUTO:
@@ -96,7 +96,7 @@ class Case:
         """The case's mask, drawn from its seed."""
         heads = self.heads_kv if get_pattern(self.pattern).per_head else 1
         same = replace(self, kernel="", dtype="float32", direction=Direction.FORWARD, head_dim=1, parallel=None)
-        return _mask(replace(same, heads_q=1, heads_kv=heads, head_dim_v=None, sinks=False))
+        return _mask(replace(same, heads_q=1, heads_kv=heads, head_dim_v=None, softcap=None, sinks=False))
 
     def problem(self, device: Device) -> Problem:
         """The problem that the kernel gets."""
@@ -106,6 +106,7 @@ class Case:
             heads_kv=self.heads_kv,
             head_dim=self.head_dim,
             head_dim_v=self.head_dim_v,
+            softcap=self.softcap,
             dtype=self.dtype,
             device=device,
             direction=self.direction,

@@ -78,7 +78,7 @@ def _cases(sweep: Sweep, patterns: Iterable[str], axes: Sequence[Iterable[Any]])
         heads_q, heads_kv = map(int, heads.split(":"))
         dim, dim_v = parse_head_dim(str(head_dim))
         about = (sweep.lengths, seed, heads_q, heads_kv, dim, dtype, direction, factors, parallel)
-        yield Case(kernel, pattern, seqlen, *about, head_dim_v=dim_v, sinks=sweep.sinks)
+        yield Case(kernel, pattern, seqlen, *about, head_dim_v=dim_v, softcap=sweep.softcap, sinks=sweep.sinks)
 
 
 def _matrix(

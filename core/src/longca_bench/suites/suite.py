@@ -34,7 +34,7 @@ from longca.limits import MAX_TOKENS, shown
 from longca.manifests import Transport
 from longca.manifests.kernel import Name
 from longca.manifests.offers import DType, parse_dtype
-from longca.manifests.problem import Direction
+from longca.manifests.problem import Direction, check_softcap
 from longca.masks import get_pattern
 from longca.parsing import parse_bytes, parse_head_dim, parse_heads, parse_tokens
 from longca_bench.suites.meshes import check_mesh
@@ -45,7 +45,7 @@ __all__ = ["Heads", "Suite", "Sweep", "builtin_suites", "complaints", "load_suit
 #: digest.
 _LATER = {
     "grid": {}, "tokens_per_rank": [], "strategies": [], "placements": ["auto"], "meshes": {}, "pairs": False,
-    "transports": ["auto"], "sinks": False,
+    "transports": ["auto"], "softcap": None, "sinks": False,
 }  # fmt: skip
 
 #: Wrong values of a suite that a message names.
@@ -65,6 +65,11 @@ def _head_dim(value: object) -> int | str:
     if not all(1 <= dim <= 2**16 for dim in dims if dim is not None):
         raise ValueError(f"{shown(value)} was given; give integers from 1 to {2**16}")
     return dims[0] if dims[1] is None else "{}:{}".format(*dims)
+
+
+def _softcap(value: float | None) -> float | None:
+    check_softcap(value)
+    return value
 
 
 def _pattern(name: str) -> str:
@@ -110,6 +115,7 @@ class Sweep(BaseModel):
         heads: Query heads and KV heads, such as `64:8`.
         head_dims: Head dimensions, such as 128, or `192:128` with another one of v.
         dtypes: Data types, such as `bfloat16` or `bf16`.
+        softcap: Bound of the scores (`longca.Problem`). None for no bound.
         directions: `forward`, `backward`, or both.
         sinks: Whether query heads have sinks.
         factors: Mask factors with fixed values, by pattern. The other factors are drawn.
@@ -137,6 +143,7 @@ class Sweep(BaseModel):
     heads: Annotated[tuple[Heads, ...], Field(min_length=1)]
     head_dims: Annotated[tuple[HeadDim, ...], Field(min_length=1)]
     dtypes: Annotated[tuple[Annotated[DType, BeforeValidator(parse_dtype)], ...], Field(min_length=1)]
+    softcap: Annotated[float | None, AfterValidator(_softcap)] = None
     directions: Annotated[tuple[Direction, ...], Field(min_length=1)] = (Direction.FORWARD, Direction.BACKWARD)
     sinks: Annotated[bool, Field(strict=True)] = False
     factors: dict[str, dict[str, Value]] = {}

@@ -10,8 +10,9 @@ from longca_bench.suites.cases import Selection
 from longca_bench.suites.suite import load_suite
 
 
-def choose(subject, selection=Selection(), ranks=None, *, head_dim=None, dtype=None, **options):
-    return chosen_suite(subject, RunOptions(head_dim=head_dim, dtype=dtype), MaskOptions(**options), selection, ranks)
+def choose(subject, selection=Selection(), ranks=None, *, head_dim=None, dtype=None, softcap=None, **options):
+    asked = RunOptions(head_dim=head_dim, dtype=dtype, softcap=softcap)
+    return chosen_suite(subject, asked, MaskOptions(**options), selection, ranks)
 
 
 def test_a_suite_goes_before_a_pattern_of_its_name(monkeypatch):
@@ -50,12 +51,14 @@ def test_a_pattern_takes_what_would_narrow_a_suite():
         mask_heads=1,
         head_dim=[64],
         dtype=["float16"],
+        softcap=50.0,
     )
     (sweep,) = suite.sweep
     assert narrower == Selection()
     assert sweep.factors == {"uniform_block_sparse": {"block": 64, "kept": 0.25, "heads": 1}}
     assert (sweep.kernels, sweep.seqlens, sweep.directions) == (("fa3", "fa4"), (1024, 2048), ("backward",))
     assert sweep.pairs
+    assert sweep.softcap == 50
     assert (sweep.heads, sweep.seeds, sweep.head_dims, sweep.dtypes) == (("8:8", "64:8"), (1, 2), (64,), ("float16",))
 
 
@@ -85,6 +88,7 @@ def test_strategies_are_those_that_are_named_or_all():
             "mine.toml .* --lengths, --mask-heads describe",
         ),
         ("quick", {"head_dim": [64], "dtype": ["float16"]}, "--head-dim, --dtype describe .* give a mask pattern"),
+        ("quick", {"softcap": 50.0}, "--softcap describe .* give a mask pattern"),
         ("casual", {}, r"unknown suite or mask pattern 'casual'. Suites: .*quick.* \.toml file. Mask patterns: full, "),
         ("causal", {"selection": Selection(patterns=("full",))}, "causal is a mask pattern itself; leave out --mask"),
         (

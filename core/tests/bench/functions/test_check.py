@@ -80,6 +80,8 @@ def test_a_mask_is_given_as_longca_has_it():
     def ours(q, k, v, mask, *, softmax_scale, unknown=3):
         return longca.attention(q, k, v, mask, kernel="naive", softmax_scale=softmax_scale)
 
+    with pytest.raises(VerificationError):
+        check(ours, "causal_document", softmax_scale=0.3, softcap=2.0)
     found = check(ours, "causal_document", softmax_scale=0.3)
     assert [each.label for each in found.masks][:3] == [
         "causal_document", "causal_document of 129", "causal_document of 263",
@@ -87,11 +89,13 @@ def test_a_mask_is_given_as_longca_has_it():
 
 
 def test_flash_shaped_parameters_describe_documents_and_windows():
-    def ours(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, window_size):
+    def ours(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, window_size, softcap):
         return longca.varlen(
             q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal=causal, window_size=window_size,
-            kernel="naive",
+            softcap=softcap, kernel="naive",
         )  # fmt: skip
+
+    check(ours, "causal_document", head_dim=16, softcap=2.0)
 
     labels = {each.label for each in check(ours, head_dim=16).masks}
     assert {"full_document", "causal_document", "causal_sliding_window", "causal 77 × 203"} <= labels

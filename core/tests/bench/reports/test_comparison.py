@@ -76,6 +76,7 @@ def test_what_is_not_ok_is_listed_and_never_compared(status):
         {"lengths": "pile"},
         {"head_dim": 64},
         {"head_dim_v": 16},
+        {"softcap": 50.0},
         {"heads_kv": 4},
         {"mask_digest": "f" * 16},
     ],

@@ -5,6 +5,7 @@ import pytest
 from longca.errors import RequestError, UnknownNameError
 from longca.manifests import Backward, Device
 from longca_bench.suites.cases import Selection, absent, expand
+from longca_bench.suites.one_problem import problem_suite
 from longca_bench.suites.suite import Sweep, load_suite
 from longca_bench.suites.tasks import takes
 
@@ -138,6 +139,17 @@ def test_kernels_share_masks_and_digests_tell_cases_apart():
     for case in cases:
         pairs.setdefault((case.pattern, case.seed), set()).add(case.mask.digest)
     assert all(len(masks) == 1 for masks in pairs.values())
+
+
+def test_a_soft_cap_is_of_the_case_and_its_digest():
+    plain, capped = (problem_suite("causal", seqlens=[256], softcap=cap) for cap in (None, 50.0))
+    assert plain.digest == problem_suite("causal", seqlens=[256]).digest != capped.digest
+    one, other = expand(plain, ["naive"])[0], expand(capped, ["naive"])[0]
+    assert (other.softcap, other.problem(Device("cpu")).softcap) == (50.0, 50.0)
+    assert one == replace(other, softcap=None)
+    assert one.digest("cpu") != other.digest("cpu")
+    with pytest.raises(RequestError, match=r"softcap is -1\.0; give a number above 0"):
+        problem_suite("causal", seqlens=[256], softcap=-1.0)
 
 
 def test_a_grid_gives_a_case_a_combination_and_masks_of_their_own():
