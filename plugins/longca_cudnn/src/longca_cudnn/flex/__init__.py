@@ -35,9 +35,13 @@ _FORMS: tuple[dict[str, Any], ...] = (
         "max_sizes": ((Size.ENDPOINTS, _MOST_ENDPOINTS),),
     },
 )
+#: On Hopper, values of another width have no backward with fewer KV heads.
+_UNEQUAL: dict[str, Any] = {"gqa": False, "expected_on": None}
 _HEAD_DIMS: tuple[dict[str, Any], ...] = (
-    {"max_head_dim": 128, "head_dim_multiple": 8, "unequal_head_dims": True},
-    {"head_dims": (256, (192, 128))},
+    {"max_head_dim": 128, "head_dim_multiple": 8},
+    {"head_dims": (256,)},
+    {"max_head_dim": 128, "head_dim_multiple": 8, "unequal_head_dims": True, **_UNEQUAL},
+    {"head_dims": ((192, 128),), **_UNEQUAL},
 )
 
 CUDNN_FLEX = KernelManifest(
