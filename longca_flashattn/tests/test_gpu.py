@@ -155,6 +155,7 @@ ONE_CALL = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the CUTLASS DSL
 @pytest.mark.parametrize("kernel", ["fa4", "fa3+fa4", "fa4+fa3"])
 @pytest.mark.parametrize("heads", [(8, 1), (3, 3)])
 @pytest.mark.parametrize("head_dim", [64, 128])
@@ -178,6 +179,9 @@ def test_sinks_of_fa4s_own(name, head_dim, heads, kernel):
         return out.detach(), lse, *torch.autograd.grad(out, leaves, dout.to(dtype))
 
     found, wanted = results(kernel, torch.bfloat16), results("naive", torch.float64)
-    for mine, right in zip(found, wanted, strict=True):
-        error = (mine.double() - right).norm() / right.norm()
+    # The gradient of a sink is a sum over queries, of which most cancels.
+    parts = (sinks.double()[:, None] - wanted[1]).exp() * (dout.double() * wanted[0]).sum(-1).T
+    sizes = [x.norm() for x in (*wanted[:-1], parts)]
+    for mine, right, size in zip(found, wanted, sizes, strict=True):
+        error = (mine.double() - right).norm() / size
         assert error < 8e-3, error  # without sinks 2e-3 to 4e-3

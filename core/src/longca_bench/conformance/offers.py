@@ -115,6 +115,8 @@ def _verify_all(variant: OfferVariant, check: OfferCheck, repeat: int) -> None:
             check.ended, check.error = Status.WRONG, str(error)
     kernel = None
     for label, problem, verify in asked:
+        if problem.sinks and check.failures:
+            continue  # sinks are added to results that are right
         try:
             kernel = variant.kernel
             found = verify(kernel, problem, variant.offer)
