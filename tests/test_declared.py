@@ -1,9 +1,8 @@
 """What is declared is what was measured: every offer of this repository's kernels against its record of a GPU.
 
 The records are files of `longca verify --json`, and the newest of a kernel counts. That of `naive`, which is PyTorch's
-arithmetic alone, is of a CPU. An offer that is changed, added or
-taken away, in any of its fields, no longer has its record, and a record that is of no offer fails too: both mean that
-the kernel is to be verified again.
+arithmetic alone, is of a CPU. An offer that is changed, added or taken away, in any of its fields, no longer has its
+record, and a record that is of no offer fails too: both mean that the kernel is to be verified again.
 """
 
 from __future__ import annotations
