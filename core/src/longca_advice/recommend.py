@@ -154,7 +154,8 @@ def recommend(
         request = replace(request, measured=gpu)
         found = rank(request)
     disturbed = known.disturbed(evidence_name(request.measured or where))
-    notes = (*known.notes, *disturbed, *found.notes, *_about_evidence(request, found))
+    notes = (*_about_unverified(request, ranks), *known.notes, *disturbed, *found.notes)
+    notes += tuple(_about_evidence(request, found))
     if between is not None and ranks <= per_node:
         notes += (f"the link between hosts is not used: {ranks} devices fit one host of {per_node} (--per-node)",)
     if sinks:
@@ -219,6 +220,18 @@ def _too_large(request: Request, ranks: int) -> Refused | None:
     return Refused(None, None, (reason,), f"Take up to {ranks * tokens} tokens, or {others}")
 
 
+def _about_unverified(request: Request, ranks: int) -> Iterable[str]:
+    """A remark on a faster kernel, by times on one device, that nobody verified on the device."""
+    problem = replace(request.problem, allow_unverified=True)
+    choices = () if request.problem.allow_unverified else rank_kernels(replace(request, problem=problem)).choices
+    first = next((choice for choice in choices if ranks > 1 or choice.fits is not False), None)
+    if first is not None and first.unverified:
+        yield (
+            f"{first.kernel} is predicted to be faster, but nobody verified it on {request.device_name}: add "
+            f"--unverified to rank it, and run `longca verify --unverified` there before you use it"
+        )
+
+
 def _about_evidence(request: Request, found: Ranking) -> Iterable[str]:
     """Remarks on evidence that does not answer the question, or that is of another GPU."""
     if request.measured is not None and found.choices:
@@ -238,11 +251,8 @@ def _about_evidence(request: Request, found: Ranking) -> Iterable[str]:
     name, problem, mask = request.device_name, request.problem, request.problem.concrete_mask
     what, advice = f"no evidence of such calls of these kernels on {name}", ""
     if name not in request.costs.devices:
-        others = ", ".join(request.costs.devices) or "no device"
-        what, advice = f"no evidence on {name}", f"There is evidence on {others}. "
-    sizes = f"--heads {problem.heads_q}:{problem.num_heads_kv} --head-dim {problem.dims_text} --dtype {problem.dtype}"
-    run = f"longca run {shlex.quote(mask.pattern or 'MASK')} --seqlen {mask.seqlen_q} {sizes}"
-    yield (
-        f"there is {what}; the valid choices are listed in the plugins' order and not ranked. {advice}Measure on the "
-        f"device with `{run}`"
-    )
+        what, advice = f"no evidence on {name}", f", but on {', '.join(request.costs.devices) or 'no device'}"
+    shape = f"--heads {problem.heads_q}:{problem.num_heads_kv} --head-dim {problem.dims_text} --dtype {problem.dtype}"
+    shape += f"{' --sinks' * problem.sinks}{f' --softcap {problem.softcap:g}' if problem.softcap else ''}"
+    run = f"longca run {shlex.quote(mask.pattern or 'causal')} --seqlen {mask.seqlen_q} {shape}"
+    yield f"there is {what}{advice}. `{run}` on the device measures such calls"

@@ -88,8 +88,7 @@ def test_a_device_without_evidence_lists_what_is_valid_in_the_plugins_order():
         assert len(names) > 2
         assert names == [name for name in module.registry().kernels if name in names]
         (note,) = [text for text in found.notes if "no evidence" in text]
-        assert "plugins' order and not ranked" in note
-        assert "evidence on NVIDIA H200" in note
+        assert "NVIDIA H200" in note
 
 
 def test_a_gpu_without_evidence_is_ranked_by_another_one_of_its_compute_capability():
@@ -156,6 +155,15 @@ def test_a_soft_cap_leaves_the_kernels_that_have_one():
     assert all("soft cap" in " ".join(each.reasons) for each in found.refused if each.kernel in ("fa3", "cudnn"))
     assert any("without a soft cap" in note for note in found.notes)
     assert not any("soft cap" in note for note in ask().notes)
+
+
+def test_a_faster_kernel_that_nobody_verified_is_named_unless_it_is_ranked():
+    found = ask(softcap=50.0, allow_unverified=True)
+    first = found.choices[0]
+    assert any(f"{first.kernel} is" in note and "--unverified" in note for note in ask(softcap=50.0).notes) == (
+        first.unverified
+    )
+    assert not any("--unverified" in note for note in (*found.notes, *ask().notes))
 
 
 def test_sinks_leave_the_kernels_that_compose():

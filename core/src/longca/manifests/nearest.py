@@ -1,8 +1,8 @@
 """The nearest offers: those that come closest to a problem, and their reasons in one place.
 
-An offer that takes the mask's form is nearer than one that does not. Then fewer reasons are nearer. Among as many, a
-reason against a size is nearer than one against the dtype, and both are nearer than one against a feature, such as a
-backward.
+An offer that takes the mask's form is nearer than one that does not. Then fewer reasons are nearer. Among as many, an
+offer that nobody verified is nearest. A reason against a size is nearer than one against the dtype, and both are nearer
+than one against a feature, such as a backward.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _distance(offer: Offer, reasons: tuple[Reason, ...], problem: Problem) -> tu
     codes = [reason.code for reason in reasons]
     features = sum(code in _FEATURES for code in codes)
     grave = "form" in codes, "device" in codes, not offer.runs_on(problem.device.kind)
-    return (*grave, len(reasons), features, "dtype" in codes)
+    return (*grave, len(reasons), "unverified" not in codes, features, "dtype" in codes)
 
 
 def _differ_in(index: int, reasons: tuple[Reason, ...], others: tuple[Reason, ...]) -> bool:

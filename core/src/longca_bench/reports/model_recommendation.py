@@ -38,7 +38,8 @@ def print_model(console: Console, found: ModelRecommendation) -> None:
         if layer.choice is None:
             say_nothing(console, layer.found, _mask(layer))
     commands = dict.fromkeys(" && ".join(line for choice in chosen for line in choice.install).split(" && "))
-    say(console, *([f"\n    {' && '.join(commands)}"] if any(commands) else []))
+    lines = [one for one in commands if not any(set(one.split()) < set(other.split()) for other in commands)]
+    say(console, *([f"\n    {' && '.join(lines)}"] if any(lines) else []))
 
 
 def model_text(found: ModelRecommendation) -> str:
