@@ -67,7 +67,7 @@ class Key:
 
     @property
     def dims(self) -> str:
-        """The head dimension, or those of q and of v, such as `192:128`."""
+        """The head dimension, or those of q and of v with a colon between."""
         return dims_text(self.head_dim, self.head_dim_v)
 
     @property

@@ -167,7 +167,7 @@ class Record(BaseModel):
 
     @property
     def dims_text(self) -> str:
-        """The head dimension, or such as `192:128` with another one of v."""
+        """The head dimension, or those of q and of v with a colon between."""
         return dims_text(self.head_dim, self.head_dim_v)
 
     @property
