@@ -147,7 +147,8 @@ _FA4_OFFERS: tuple[Offer, ...] = (
     *_calls(**_FA4_COMMON, verified_on="==9.0", head_dims=_FA4_HEAD_DIMS, expected_on=_FA4_BLACKWELL),
     *(offer for dims in _FA4_NATIVE for offer in _calls(**{**_FA4_COMMON, **_EXPECTED, **dims})),
     *(Offer.model_validate({**_COMMON, **_FA4_LISTS, **row}) for row in _FA4_ROWS),
-    # With a soft cap it takes 2.5 times as long. With lists of tiles, the capped kernels do not compile.
+    # With a soft cap a forward takes 1.6 to 2 times as long, and a backward 1.1 to 1.4 times
+    # (results/h200/advice/softcap). With lists of tiles, the capped kernels do not compile.
     *_calls(**_FA4_COMMON, **_EXPECTED, head_dims=(*_FA4_HEAD_DIMS, 256), softcap=True),
 )
 
