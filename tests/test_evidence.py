@@ -47,7 +47,7 @@ def to_digits(line):
 
 
 def test_the_table_is_small():
-    assert script("results/make_evidence").TABLE.stat().st_size < 1_200_000
+    assert script("results/make_evidence").TABLE.stat().st_size < 1_400_000
 
 
 def has_another_placement_today(record):
@@ -77,7 +77,8 @@ def test_every_verified_record_is_in_the_table():
         latest = {record["case"]: record for record in map(json.loads, file.read_text("utf-8").splitlines())}
         name = run.removeprefix("results/")
         least = make.FROM_SECONDS.get(name, 0)
-        verified = [r for r in latest.values() if r["status"] == "ok" and r["median"] >= least and not r.get("stream")]
+        verified = [r for r in latest.values() if r["status"] == "ok" and r["median"] >= least]
+        verified = [r for r in verified if not (r.get("stream") or r.get("sinks") or r.get("softcap"))]
         changed = [r for r in verified if has_another_placement_today(r)]
         assert {r["placed"] for r in changed} <= {"balanced"}
         taken[run] = [r for r in verified if r not in changed and not make.is_left_out(name, r)]
@@ -136,7 +137,7 @@ def test_peaks_without_calls_like_it_are_close(found):
 def test_the_recommended_kernel_is_hardly_slower_than_the_fastest(found):
     for kind, regret in found["regret"].items():
         assert regret["problems"] > 100, kind
-        assert 0 <= regret["mean"] <= 0.006, kind
+        assert 0 <= regret["mean"] <= 0.008, kind
         assert regret["p95"] <= 0.04, kind
 
 
