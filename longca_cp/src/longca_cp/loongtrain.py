@@ -24,6 +24,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from longca.kernels.base import Kernel, like_out, torch_device
 from longca.manifests import Layout, Problem, Transport
 from longca.parallel.merge import Accumulator, Sum
+from longca.parallel.strategy import Kept
 from longca_cp.exchange import axes_of
 from longca_cp.head_exchange import HeadExchange, head_exchange
 from longca_cp.kv_ring import RingTransport, Round, shown_steps
@@ -85,14 +86,7 @@ class LoongTrain:
         return outer, RingTransport(self._inner, problem, heads, rounds, longest=longest)
 
     def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        plan: LoongTrainPlan,
-        *,
-        kept: list[Tensor] | None = None,
-        sinks: Tensor | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, plan: LoongTrainPlan, *, kept: Kept = None, sinks: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Attention of this rank's tokens. It keeps q, k, v, out and lse of its heads."""
         computes, logits = [partial(self._forward, plan)] * plan.chunks, plan.sinks_of(sinks, plan.chunks)
@@ -108,7 +102,7 @@ class LoongTrain:
         lse: Tensor,
         plan: LoongTrainPlan,
         *,
-        kept: list[Tensor] | None = None,
+        kept: Kept = None,
     ) -> Gradients:
         """Gradients of this rank's tokens."""
         saved, computes = (q, k, v, out, lse), [partial(self._backward, plan)] * plan.chunks

@@ -82,21 +82,11 @@ class Share:
         """The share after an exchange of heads along an axis, and one of its chunks that go round rings."""
         mine, ranks = self.by_heads(sizes[axis]), sizes[axis]
         count = chunks_around_rings(self.problem, ranks, prod(sizes.values()) // ranks, axis in self.pushes)
-        return mine, replace(
-            mine,
-            q=mine.q // count,
-            out=mine.out // count,
-            kv=mine.kv // count,
-            heads_kv=mine.heads_kv // count,
-        )
+        return mine, replace(mine, **{x: getattr(mine, x) // count for x in ("q", "out", "kv", "heads_kv")})
 
-    def outs(self, steps: int) -> int:
-        """Partial outputs, the first of which becomes the output: two of them, and from three on a sum."""
-        return (min(2, steps) + (self.wide if steps >= SUMMED else 0)) * self.out
-
-    def dqs(self, steps: int) -> int:
-        """The same of the gradients of queries."""
-        return (min(2, steps) + (self.wide if steps >= SUMMED else 0)) * self.q
+    def partials(self, steps: int) -> int:
+        """Partial results, as multiples of the result that the first becomes: two of them, and from three on a sum."""
+        return min(2, steps) + (self.wide if steps >= SUMMED else 0)
 
     def window(self, axis: str, ranks: int) -> int:
         """The window of a ring that pushes, which stands between calls."""
@@ -135,11 +125,11 @@ def _ulysses_backward(share: Share, sizes: _Sizes) -> int:
 
 
 def _ring_p2p(share: Share, sizes: _Sizes) -> int:
-    return share.ring("ring", sizes["ring"]) + share.outs(sizes["ring"])
+    return share.ring("ring", sizes["ring"]) + share.partials(sizes["ring"]) * share.out
 
 
 def _ring_p2p_backward(share: Share, sizes: _Sizes) -> int:
-    return share.gradient_ring("ring", sizes["ring"]) + share.dqs(sizes["ring"])
+    return share.gradient_ring("ring", sizes["ring"]) + share.partials(sizes["ring"]) * share.q
 
 
 def _all_gather(share: Share, sizes: _Sizes) -> int:
@@ -181,9 +171,9 @@ def _loongtrain(share: Share, sizes: _Sizes) -> int:
     rings = mine.out - chunk.out + chunk.ring("outer", outer) + window  # with the results of the chunks before
     # A window's ring is made before the ring of the window before it is freed. Pushes share one window of a link.
     more = 0 if "inner" in share.pushes else window
-    between = rings + more + chunk.outs((outer - 1) * inner) if outer > 1 else 0
+    between = rings + more + chunk.partials((outer - 1) * inner) * chunk.out if outer > 1 else 0
     standing = mine.window("outer", outer) + mine.window("inner", inner)
-    return _exchange(share, mine, "heads", max(rings + chunk.outs(outer * inner), between), standing)
+    return _exchange(share, mine, "heads", max(rings + chunk.partials(outer * inner) * chunk.out, between), standing)
 
 
 def _loongtrain_backward(share: Share, sizes: _Sizes) -> int:
@@ -194,13 +184,13 @@ def _loongtrain_backward(share: Share, sizes: _Sizes) -> int:
     if outer == 1 or "outer" in share.pushes:  # its parts are sums already, and the inner ring counts the newest
         around = (1 + chunk.wide) * chunk.window("outer", outer) + (chunk.wide * chunk.kv if outer >= SUMMED else 0)
     window = chunk.gradient_ring("inner", inner, inner=True)
-    within = around + window + chunk.dqs(outer * inner)
+    within = around + window + chunk.partials(outer * inner) * chunk.q
     if outer > 1 and share.pushes & {"outer", "inner"}:
         within += chunk.wide * chunk.kv  # the sum of the window before
     if "inner" in share.pushes or inner == 1:
         return _exchange_backward(share, mine, "heads", within)
     within += chunk.kv  # the gradients of a step of the window before, or with one window the results
-    between = around + 2 * window + chunk.dqs((outer - 1) * inner) if outer > 1 else 0
+    between = around + 2 * window + chunk.partials((outer - 1) * inner) * chunk.q if outer > 1 else 0
     return _exchange_backward(share, mine, "heads", max(within, between))
 
 

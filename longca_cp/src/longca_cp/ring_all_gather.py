@@ -19,6 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from longca.kernels.base import Kernel, new_out, nothing_seen, torch_device
 from longca.kernels.sinks import add_sinks
 from longca.manifests import Layout, Problem, Transport
+from longca.parallel.strategy import Kept
 from longca_cp.exchange import Arrival, axes_of
 from longca_cp.kv_gather import Collected, gathering
 from longca_cp.overlap import Ahead, gather_chunks
@@ -64,7 +65,7 @@ class RingAllGather:
         v: Tensor,
         plan: RingAllGatherPlan,
         *,
-        kept: list[Tensor] | None = None,
+        kept: Kept = None,
         sinks: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Attention of this rank's tokens. It keeps nothing."""
@@ -88,7 +89,7 @@ class RingAllGather:
         lse: Tensor,
         plan: RingAllGatherPlan,
         *,
-        kept: list[Tensor] | None = None,
+        kept: Kept = None,
     ) -> Gradients:
         """Gradients of this rank's tokens."""
         dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))

@@ -18,6 +18,7 @@ from longca.kernels.base import Kernel, like_out
 from longca.kernels.sinks import add_sinks
 from longca.manifests import Layout, Problem, Transport
 from longca.parallel.merge import Accumulator, Sum
+from longca.parallel.strategy import Kept
 from longca_cp.exchange import Axis, axes_of
 from longca_cp.kv_ring import RingTransport, Round, shown_steps
 from longca_cp.overlap import is_beside
@@ -81,14 +82,7 @@ class RingP2P:
         return RingPlan(problem, layout, self._rank, kernel, steps, ring)
 
     def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        plan: RingPlan,
-        *,
-        kept: list[Tensor] | None = None,
-        sinks: Tensor | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, plan: RingPlan, *, kept: Kept = None, sinks: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Attention of this rank's tokens. It keeps nothing."""
         results = ring_forward(self._axis, plan, q, k, v)
@@ -104,7 +98,7 @@ class RingP2P:
         lse: Tensor,
         plan: RingPlan,
         *,
-        kept: list[Tensor] | None = None,
+        kept: Kept = None,
     ) -> Gradients:
         """Gradients of this rank's tokens."""
         return ring_backward(plan, dout, (q, k, v, out, lse))

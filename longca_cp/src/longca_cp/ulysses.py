@@ -19,6 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from longca.kernels.base import Kernel, fill, new_out, nothing_seen, torch_device
 from longca.kernels.sinks import add_sinks
 from longca.manifests import Layout, Problem, Transport
+from longca.parallel.strategy import Kept
 from longca_cp.exchange import axes_of
 from longca_cp.head_exchange import HeadExchange, beside, by_token, head_exchange
 from longca_cp.overlap import Ahead, ulysses_chunks
@@ -38,7 +39,7 @@ def forward_by_heads(
     exchange: HeadExchange,
     qkv: tuple[Tensor, Tensor, Tensor],
     computes: Sequence[Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]],
-    kept: list[Tensor] | None,
+    kept: Kept,
     sinks: Sequence[Tensor | None],
 ) -> tuple[Tensor, Tensor]:
     """out [Tl, Hq, Dv] and lse [Hq, Tl] of this rank's tokens, computed by heads.
@@ -78,7 +79,7 @@ def backward_by_heads(
     dout: Tensor,
     saved: Saved,
     computes: Sequence[Callable[[Tensor, Saved, Gradients], Gradients]],
-    kept: list[Tensor] | None,
+    kept: Kept,
     problem: Problem,
 ) -> Gradients:
     """Gradients of this rank's tokens. Gradients of a KV head of several ranks are summed over these ranks.
@@ -150,14 +151,7 @@ class Ulysses:
         return UlyssesPlan(problem, layout, self._rank, kernel, chunks, exchange)
 
     def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        plan: UlyssesPlan,
-        *,
-        kept: list[Tensor] | None = None,
-        sinks: Tensor | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, plan: UlyssesPlan, *, kept: Kept = None, sinks: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Attention of this rank's tokens."""
         computes = [partial(attend, plan.kernel, step) for step in plan.steps]
@@ -173,7 +167,7 @@ class Ulysses:
         lse: Tensor,
         plan: UlyssesPlan,
         *,
-        kept: list[Tensor] | None = None,
+        kept: Kept = None,
     ) -> Gradients:
         """Gradients of this rank's tokens."""
         saved = q, k, v, out, lse

@@ -20,6 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from longca.kernels.base import Kernel, torch_device
 from longca.manifests import Layout, Problem, Transport
+from longca.parallel.strategy import Kept
 from longca_cp.exchange import axes_of
 from longca_cp.head_exchange import HeadExchange, head_exchange
 from longca_cp.kv_ring import RingTransport, Round, shown_steps
@@ -64,14 +65,7 @@ class USP:
         return USPPlan(problem, layout, self._rank, kernel, steps, ring, exchange, chunks)
 
     def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        plan: USPPlan,
-        *,
-        kept: list[Tensor] | None = None,
-        sinks: Tensor | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, plan: USPPlan, *, kept: Kept = None, sinks: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Attention of this rank's tokens. It keeps q, k, v, out and lse of its heads."""
         computes, logits = [partial(ring_forward, self._ring, plan)] * plan.chunks, plan.sinks_of(sinks, plan.chunks)
@@ -87,7 +81,7 @@ class USP:
         lse: Tensor,
         plan: USPPlan,
         *,
-        kept: list[Tensor] | None = None,
+        kept: Kept = None,
     ) -> Gradients:
         """Gradients of this rank's tokens."""
         saved, computes = (q, k, v, out, lse), [partial(self._backward, plan)] * plan.chunks

@@ -15,13 +15,7 @@ from longca.masks import BlockSparseMask
 from longca_flashattn import NATIVE_FORMS
 from longca_flashattn.calls import Call, CallsKernel, CallsPlan
 from longca_flashattn.fa4_blocks import BlocksPlan, blocks_backward, blocks_forward, plan_blocks
-from longca_flashattn.fa4_functions import (
-    capping,
-    flash_backward,
-    flash_backward_with_sinks,
-    flash_forward,
-    version,
-)
+from longca_flashattn.fa4_functions import capping, flash_backward, flash_backward_with_sinks, flash_forward, version
 from longca_flashattn.fa4_intervals import IntervalsPlan, intervals_backward, intervals_forward, plan_intervals
 
 __all__ = ["FlashAttention4", "NativeMasks"]
@@ -139,7 +133,9 @@ class NativeMasks(CallsKernel):
 
 def _call_with_sinks(q: Tensor, plan: Plan) -> Call | None:
     """The one call that computes a plan with sinks. None if the kernel's own sinks were not verified for the plan."""
-    if not isinstance(plan, CallsPlan) or plan.problem.device.capability != (9, 0) or plan.problem.softcap is not None:
+    problem = plan.problem
+    is_verified = problem.device.capability == (9, 0) and problem.dims in ((64, 64), (128, 128)) and not problem.softcap
+    if not isinstance(plan, CallsPlan) or not is_verified:
         return None
     return plan.calls[0] if len(plan.calls) == 1 and plan.empty is None and q.numel() else None
 

@@ -14,22 +14,15 @@ from torch import Tensor
 
 __all__ = ["add_sinks_on_cuda", "sinks_gradient_on_cuda"]
 
-_QUERIES = 16  # queries a program
+_QUERIES = tl.constexpr(16)  # queries a program
 _ELEMENTS = 512  # elements of a query, for a program
 
 
 @triton.jit
-def _places(
-    num_queries,
-    num_heads,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    QUERIES: tl.constexpr,
-    HEADS: tl.constexpr,
-):
+def _places(num_queries, num_heads, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, HEADS: tl.constexpr):
     """A program's heads, its places in [Hq, Tq] and in [Tq, Hq, D], and whether there are such places."""
     blocks = tl.cdiv(num_heads, HEADS)
-    query = tl.program_id(0).to(tl.int64) // blocks * QUERIES + tl.arange(0, QUERIES)[:, None]
+    query = tl.program_id(0).to(tl.int64) // blocks * _QUERIES + tl.arange(0, _QUERIES)[:, None]
     head = tl.program_id(0).to(tl.int64) % blocks * HEADS + tl.arange(0, HEADS)[None, :]
     dim = tl.arange(0, BLOCK_D)[None, None, :]
     there = (query < num_queries) & (head < num_heads)
@@ -39,18 +32,9 @@ def _places(
 
 @triton.jit
 def _add_kernel(
-    out,
-    lse,
-    sinks,
-    whole,
-    num_queries,
-    num_heads,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    QUERIES: tl.constexpr,
-    HEADS: tl.constexpr,
+    out, lse, sinks, whole, num_queries, num_heads, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, HEADS: tl.constexpr
 ):
-    head, row, there, at, inside = _places(num_queries, num_heads, HEAD_DIM, BLOCK_D, QUERIES, HEADS)
+    head, row, there, at, inside = _places(num_queries, num_heads, HEAD_DIM, BLOCK_D, HEADS)
     value = tl.load(out + at, mask=inside, other=0.0)
     own = tl.load(lse + row, mask=there, other=float("-inf"))
     sink = tl.load(sinks + head, mask=head < num_heads, other=float("-inf")).to(tl.float32)
@@ -83,10 +67,9 @@ def _gradient_kernel(
     num_heads,
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
-    QUERIES: tl.constexpr,
     HEADS: tl.constexpr,
 ):
-    head, row, there, at, inside = _places(num_queries, num_heads, HEAD_DIM, BLOCK_D, QUERIES, HEADS)
+    head, row, there, at, inside = _places(num_queries, num_heads, HEAD_DIM, BLOCK_D, HEADS)
     gradient = tl.load(dout + at, mask=inside, other=0.0).to(tl.float32)
     value = tl.load(out + at, mask=inside, other=0.0).to(tl.float32)
     whole = tl.load(lse + row, mask=there, other=float("-inf"))
@@ -100,7 +83,7 @@ def _gradient_kernel(
 def sinks_gradient_on_cuda(dout: Tensor, out: Tensor, lse: Tensor, sinks: Tensor) -> Tensor:
     """See `longca.kernels.sinks.sinks_gradient`. Each block of queries has its sum, so results are deterministic."""
     grid, sizes = _launch(out)
-    sums = lse.new_empty((triton.cdiv(out.shape[0], _QUERIES), out.shape[1]))
+    sums = lse.new_empty((triton.cdiv(out.shape[0], _QUERIES.value), out.shape[1]))
     if out.numel():
         _gradient_kernel[grid](dout, out, lse, sinks.contiguous(), sums, *out.shape[:2], **sizes)
     return sums.sum(0).to(sinks.dtype)
@@ -111,5 +94,5 @@ def _launch(out: Tensor) -> tuple[tuple[int], dict[str, Any]]:
     num_queries, num_heads, head_dim = out.shape
     block = triton.next_power_of_2(head_dim)
     heads = min(triton.next_power_of_2(num_heads), max(_ELEMENTS // block, 1))
-    sizes = {"HEAD_DIM": head_dim, "BLOCK_D": block, "QUERIES": _QUERIES, "HEADS": heads, "num_warps": 8}
-    return (triton.cdiv(num_queries, _QUERIES) * triton.cdiv(num_heads, heads),), sizes
+    sizes = {"HEAD_DIM": head_dim, "BLOCK_D": block, "HEADS": heads, "num_warps": 8}
+    return (triton.cdiv(num_queries, _QUERIES.value) * triton.cdiv(num_heads, heads),), sizes

@@ -234,20 +234,16 @@ _READY: WeakValueDictionary[int, _Ready] = WeakValueDictionary()
 
 
 def _forward(
-    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, ready: _Ready, training: bool
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, number: int, training: bool
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """out [Tl, Hq, Dv] and lse [Hq, Tl], and the tensors that the strategy keeps for its backward."""
-    kept: list[Tensor] = []
+    ready, kept = _READY[number], list[Tensor]()
     given = {} if sinks is None else {"sinks": sinks}
     out, lse = ready.strategy.forward(q, k, v, ready.plan, kept=kept if training else None, **given)
     return out, lse, kept
 
 
-@torch.library.impl("longca::parallel_attention", "CompositeExplicitAutograd")
-def _operator(
-    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, ready: int, training: bool
-) -> tuple[Tensor, Tensor, list[Tensor]]:
-    return _forward(q, k, v, sinks, _READY[ready], training)
+torch.library.impl("longca::parallel_attention", "CompositeExplicitAutograd", _forward)
 
 
 def _is_checkpointed() -> bool:
@@ -263,11 +259,9 @@ class _Attention(torch.autograd.Function):
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, ready: _Ready, training: bool
     ) -> tuple[Tensor, Tensor]:
-        if _is_checkpointed():
-            _READY[id(ready)] = ready
-            out, lse, kept = torch.ops.longca.parallel_attention(q, k, v, sinks, id(ready), training)
-        else:
-            out, lse, kept = _forward(q, k, v, sinks, ready, training)
+        _READY[id(ready)] = ready
+        operator = torch.ops.longca.parallel_attention if _is_checkpointed() else _forward
+        out, lse, kept = operator(q, k, v, sinks, id(ready), training)
         ctx.ready, ctx.keeps = ready, bool(kept)
         results = (out, lse) if ctx.needs_input_grad[3] or not kept else (None, None)
         ctx.save_for_backward(sinks, *(kept or (q, k, v)), *results)

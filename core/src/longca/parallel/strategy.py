@@ -15,7 +15,10 @@ from longca.errors import RequestError
 from longca.kernels.base import Kernel
 from longca.manifests import Layout, Problem, StrategyManifest, Transport
 
-__all__ = ["Strategy", "StrategyPlan", "constructed", "moved_by", "transport_of"]
+__all__ = ["Kept", "Strategy", "StrategyPlan", "constructed", "moved_by", "transport_of"]
+
+#: A list for the tensors that a forward keeps for its backward, or None.
+Kept = list[Tensor] | None
 
 
 class StrategyPlan(Protocol):
@@ -50,14 +53,7 @@ class Strategy(Protocol):
         """
 
     def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        plan: StrategyPlan,
-        *,
-        kept: list[Tensor] | None = None,
-        sinks: Tensor | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, plan: StrategyPlan, *, kept: Kept = None, sinks: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Attention of all ranks' tokens. Each rank gives and gets its own tokens.
 
@@ -85,7 +81,7 @@ class Strategy(Protocol):
         lse: Tensor,
         plan: StrategyPlan,
         *,
-        kept: list[Tensor] | None = None,
+        kept: Kept = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of this rank's q, k and v.
 

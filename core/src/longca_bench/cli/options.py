@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-from contextlib import suppress
 from dataclasses import fields
 from functools import wraps
 from importlib import import_module
@@ -47,7 +46,6 @@ __all__ = [
     "models",
     "open_registry",
     "option",
-    "parse_softcap",
     "print_json",
     "say_complaints",
     "strategies",
@@ -95,17 +93,6 @@ def option(
     return typer.Option(*names, help=help, metavar="NAME" if complete else metavar, **settings)
 
 
-def parse_softcap(text: str) -> float:
-    """A soft cap on the scores. RequestError unless it is a finite number above 0."""
-    from longca.manifests.problem import check_softcap
-
-    found: Any = text
-    with suppress(ValueError):
-        found = float(text)
-    check_softcap(found)
-    return found
-
-
 def _completed(module: str, names: Callable[[Any], Iterable[str]]) -> Callable[[str], list[str]]:
     """A function that completes a text in a shell by names that a module knows."""
     return lambda incomplete: [name for name in names(import_module(module)) if name.startswith(incomplete)]
@@ -125,10 +112,7 @@ Kernels = Annotated[
 ]
 Strategies = Annotated[list[str] | None, option("Only this strategy. Repeatable.", complete=strategies)]
 Heads = Annotated[str, option("Query heads and KV heads, such as 64:8.", "HQ:HKV")]
-Softcap = Annotated[
-    float | None,
-    option("Bound c of the scores s, which become c·tanh(s/c), as 50 in Gemma 2.", "C", read=parse_softcap),
-]
+Softcap = Annotated[float | None, option("Bound c of the scores s, which become c·tanh(s/c), as 50 in Gemma 2.", "C")]
 #: The help of a head dimension.
 HEAD_DIM = "Head dimension, such as 128, or 192:128 with another one of v."
 DirectionName = Annotated[str, option("forward, backward, or training for both.", "NAME")]

@@ -142,7 +142,9 @@ def chosen_suite(
     suites = builtin_suites()
     if name in suites or Path(name).suffix == ".toml":
         about = {name: getattr(asked, name) for name in ("recommended", "head_dim", "dtype", "softcap", "sinks")}
-        if given := [flag(key) for key, value in {**described.given, **about}.items() if value]:
+        if given := [
+            flag(key) for key, value in {**described.given, **about}.items() if value or isinstance(value, float)
+        ]:
             raise RequestError(
                 f"{name} is a suite, and {', '.join(given)} describe one problem; leave that out, or give a mask "
                 "pattern, such as causal_document, instead of the suite"

@@ -13,7 +13,7 @@ import typer
 from longca.errors import RequestError
 from longca.manifests import Problem
 from longca.parsing import parse_head_dim, parse_heads
-from longca_bench.cli.options import chosen_directions, flag, masks, option, parse_softcap, print_json
+from longca_bench.cli.options import chosen_directions, flag, masks, option, print_json
 from longca_bench.cli.verification_json import finding_as_json
 
 if TYPE_CHECKING:
@@ -51,9 +51,7 @@ class FunctionOptions:
     heads: Annotated[str | None, of_function("Query heads and KV heads. (default: 4:2)", "HQ:HKV")] = None
     head_dim: Annotated[str | None, of_function("Head dim, such as 64, or 192:128. (default: 64)", "N[:NV]")] = None
     scale: Annotated[float | None, of_function("Factor on the scores. (default: 1/√head dim)", "X")] = None
-    softcap: Annotated[float | None, of_function("Bound on the scores. (default: none)", "C", read=parse_softcap)] = (
-        None
-    )
+    softcap: Annotated[float | None, of_function("Bound on the scores. (default: none)", "C")] = None
     placement: Annotated[
         str | None, of_function("The tokens of each rank under torchrun. (default: contiguous)", "NAME|MODULE:FUNCTION")
     ] = None

@@ -45,7 +45,7 @@ def problem_suite(
     for seqlen in seqlens:
         for name, value in factors.items():
             FACTORS[name].check(value, check_seqlen(seqlen))
-    given = {name: _plain(value) for name, value in keys.items() if value}
+    given = {name: _plain(value) for name, value in keys.items() if value or isinstance(value, float)}
     plain = {name: _plain(value) for name, value in factors.items()}
     sweep = {**_SHAPE, **given, "patterns": [pattern], "seqlens": list(seqlens)}
     sweep |= {"factors": {pattern: plain}} if plain else {}

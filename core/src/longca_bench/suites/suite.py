@@ -17,16 +17,7 @@ from pathlib import Path
 from typing import Annotated
 
 from importlib_metadata import entry_points
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from longca.errors import RequestError, UnknownNameError
@@ -93,7 +84,7 @@ def _tokens(value: object) -> object:
 PatternName = Annotated[str, AfterValidator(_pattern)]
 Value = Annotated[int | float | list[int], BeforeValidator(_tokens), AfterValidator(_value)]
 Heads = Annotated[str, AfterValidator(_heads)]
-HeadDim = Annotated[int | str, PlainValidator(_head_dim)]
+HeadDim = Annotated[int | str, BeforeValidator(_head_dim)]
 Mesh = Annotated[str, AfterValidator(check_mesh)]
 DistributionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([\w.-]{0,98}[A-Za-z0-9])?$")]
 Seqlen = Annotated[int, BeforeValidator(_tokens), Field(strict=True, ge=1, le=MAX_TOKENS)]

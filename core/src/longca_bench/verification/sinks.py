@@ -36,27 +36,14 @@ class WithSinks:
         """The kernel's own plan."""
         return self._kernel.plan(problem)
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, *, out: Tensor | None = None, lse: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, **buffers: Any) -> tuple[Tensor, Tensor]:
         """Attention with sinks. See `Kernel.forward`."""
         results = forward_with_sinks(self._kernel, q, k, v, sinks_like(q), plan)
-        return fill(out, results[0]), fill(lse, results[1])
+        return fill(buffers.get("out"), results[0]), fill(buffers.get("lse"), results[1])
 
     def backward(
-        self,
-        dout: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        plan: Plan,
-        *,
-        dq: Tensor | None = None,
-        dk: Tensor | None = None,
-        dv: Tensor | None = None,
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, plan: Plan, **buffers: Any
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of q, k and v. See `Kernel.backward`."""
-        grads = backward_with_sinks(self._kernel, dout, q, k, v, out, lse, sinks_like(q), plan)
-        return fill(dq, grads[0]), fill(dk, grads[1]), fill(dv, grads[2])
+        dq, dk, dv, _ = backward_with_sinks(self._kernel, dout, q, k, v, out, lse, sinks_like(q), plan)
+        return fill(buffers.get("dq"), dq), fill(buffers.get("dk"), dk), fill(buffers.get("dv"), dv)
