@@ -102,15 +102,7 @@ class Pair:
         return forward_with_sinks(self._forward, q, k, v, sinks, plan.first)
 
     def backward_with_sinks(
-        self,
-        dout: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        sinks: Tensor,
-        plan: PairPlan,
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, sinks: Tensor, plan: PairPlan
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Runs the second kernel's backward with sinks (see `longca.kernels.sinks`)."""
         assert plan.second is not None, "a backward is planned with direction backward"

@@ -24,14 +24,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from longca.errors import RequestError
 
-__all__ = [
-    "add_sinks",
-    "backward_with_sinks",
-    "check_numbers",
-    "check_sinks",
-    "forward_with_sinks",
-    "sinks_gradient",
-]
+__all__ = ["add_sinks", "backward_with_sinks", "check_numbers", "check_sinks", "forward_with_sinks", "sinks_gradient"]
 
 #: Queries whose products are in memory at once.
 _ROWS = 4096

@@ -137,9 +137,7 @@ class Problem:
         # Fused kernels mask before they scale. A factor of 0 or less would turn their −∞ into NaN or +∞.
         if self.softmax_scale is not None and not 0 < self.softmax_scale < math.inf:
             raise RequestError(f"softmax_scale is {self.softmax_scale}; give a number above 0, or None for 1/√head_dim")
-        check_softcap(self.softcap)
-        if self.softcap is not None:
-            object.__setattr__(self, "softcap", float(self.softcap))
+        object.__setattr__(self, "softcap", check_softcap(self.softcap))
 
     @property
     def num_heads_kv(self) -> int:
@@ -238,11 +236,13 @@ class Problem:
         return replace(self, mask=mask, heads_q=len(heads_q), heads_kv=len(heads_kv))
 
 
-def check_softcap(softcap: object) -> None:
-    """Raises RequestError if a soft cap is neither None nor a finite number above 0."""
-    is_number = isinstance(softcap, (int, float)) and not isinstance(softcap, bool) and 0 < softcap < math.inf
-    if softcap is not None and not is_number:
+def check_softcap(softcap: object) -> float | None:
+    """A soft cap as a float, or None. RequestError if it is no finite number above 0."""
+    if softcap is None:
+        return None
+    if isinstance(softcap, bool) or not isinstance(softcap, (int, float)) or not 0 < softcap < math.inf:
         raise RequestError(f"softcap is {shown(softcap)}; give a number above 0, or None for no bound on the scores")
+    return float(softcap)
 
 
 def product_dims(direction: str, dim: int, dim_v: int) -> int:

@@ -58,11 +58,6 @@ def _head_dim(value: object) -> int | str:
     return dims[0] if dims[1] is None else "{}:{}".format(*dims)
 
 
-def _softcap(value: float | None) -> float | None:
-    check_softcap(value)
-    return value
-
-
 def _pattern(name: str) -> str:
     return name if name == "*" else get_pattern(name).name
 
@@ -134,7 +129,7 @@ class Sweep(BaseModel):
     heads: Annotated[tuple[Heads, ...], Field(min_length=1)]
     head_dims: Annotated[tuple[HeadDim, ...], Field(min_length=1)]
     dtypes: Annotated[tuple[Annotated[DType, BeforeValidator(parse_dtype)], ...], Field(min_length=1)]
-    softcap: Annotated[float | None, AfterValidator(_softcap)] = None
+    softcap: Annotated[float | None, AfterValidator(check_softcap)] = None
     directions: Annotated[tuple[Direction, ...], Field(min_length=1)] = (Direction.FORWARD, Direction.BACKWARD)
     sinks: Annotated[bool, Field(strict=True)] = False
     factors: dict[str, dict[str, Value]] = {}
