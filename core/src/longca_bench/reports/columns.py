@@ -34,7 +34,7 @@ __all__ = ["BASELINE", "COLUMNS", "Column", "column", "largest_error"]
 
 #: The kernel that `over_baseline` divides by.
 BASELINE = "flex"
-_SHAPE = ("direction", "seqlen", "heads_q", "heads_kv", "head_dims", "dtype", "sinks")
+_SHAPE = ("direction", "seqlen", "heads_q", "heads_kv", "head_dims", "dtype")
 _DRAW = ("run_number", "pattern", "mask_digest", "seed", *_SHAPE)
 _OUTPUTS = ("out", "dq", "dk", "dv")
 _NUMBER = re.compile(r"\d+(\.\d+)?")
@@ -97,10 +97,11 @@ def _by_row(function: Callable[..., Any], *names: str, dtype: str | None = None)
     return derive
 
 
-def _head_dims(dim: int, dim_v: Any, softcap: Any) -> str:
-    """The head dimensions, with the soft cap if there is one. Absent values are pandas' own."""
+def _head_dims(dim: int, dim_v: Any, softcap: Any, sinks: bool) -> str:
+    """The head dimensions, with the soft cap and the sinks if there are any. Absent values are pandas' own."""
     dims = str(dim) if str(dim_v) == "<NA>" else dims_text(dim, dim_v)
-    return dims if str(softcap) in ("<NA>", "nan", "None") else f"{dims}, soft cap {softcap:g}"
+    cap = "" if str(softcap) in ("<NA>", "nan", "None") else f", soft cap {softcap:g}"
+    return dims + cap + ", sinks" * sinks
 
 
 def _scaled(field: str, by: float) -> Callable[[Rows], Series]:
@@ -135,10 +136,6 @@ def _half(kernel: str, direction: str) -> str:
     """The kernel of a direction. For the backward of a pair it is `+` and its second kernel."""
     first = kernel.partition("+")[0]
     return first if direction == "forward" else kernel.removeprefix(first) or first
-
-
-def _heads(heads_q: int, heads_kv: int, sinks: bool) -> str:
-    return f"{heads_q}:{heads_kv}" + " with sinks" * sinks
 
 
 def _interval_end(rows: Rows, end: int) -> Series:
@@ -231,10 +228,9 @@ _ALL = (
     _code("half", "kernel", derive=_by_row(_half, "kernel", "direction")),
     _name("direction"),
     Column("seqlen", "tokens", tokens),
-    Column("heads", derive=_by_row(_heads, "heads_q", "heads_kv", "sinks")),
-    Column("sinks"),
+    Column("heads", derive=_by_row("{}:{}".format, "heads_q", "heads_kv")),
     Column("head_dim", "dim"),
-    Column("head_dims", "dim", derive=_by_row(_head_dims, "head_dim", "head_dim_v", "softcap")),
+    Column("head_dims", "dim", derive=_by_row(_head_dims, "head_dim", "head_dim_v", "softcap", "sinks")),
     _name("dtype"),
     Column("seed"),
     _share("density", "dense", format=lambda value: f"{value:.1%}", drop=4, about="share of pairs that are visible"),

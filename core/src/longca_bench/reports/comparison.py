@@ -276,7 +276,7 @@ def _case(record: Record) -> str:
     whose = shared_by(record.kernel, record.strategy, record.placement, record.mesh, record.transport)
     words = (whose, mask, tokens(record.seqlen), record.direction, record.dtype)
     shape = f"{record.heads_q}:{record.heads_kv} heads of {record.dims_text}, seed {record.seed}"
-    shape += f", soft cap {record.softcap:g}" if record.softcap else ""
+    shape += (f", soft cap {record.softcap:g}" if record.softcap else "") + ", sinks" * record.sinks
     return f"{' '.join(words)}, {shape}"
 
 

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["COMBINED", "PROBLEM", "fastest", "training_times"]
 
 #: The columns of one problem in one run, in both directions.
-PROBLEM = [
-    "run_number", "pattern", "mask_digest", "seed", "seqlen", "heads_q", "heads_kv", "head_dims", "dtype", "sinks",
-]  # fmt: skip
+PROBLEM = ["run_number", "pattern", "mask_digest", "seed", "seqlen", "heads_q", "heads_kv", "head_dims", "dtype"]
 #: The mark of a pair whose time is combined.
 COMBINED = "*"
 
