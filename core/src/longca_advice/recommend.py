@@ -252,7 +252,8 @@ def _about_evidence(request: Request, found: Ranking) -> Iterable[str]:
     what, advice = f"no evidence of such calls of these kernels on {name}", ""
     if name not in request.costs.devices:
         what, advice = f"no evidence on {name}", f", but on {', '.join(request.costs.devices) or 'no device'}"
-    shape = f"--heads {problem.heads_q}:{problem.num_heads_kv} --head-dim {problem.dims_text} --dtype {problem.dtype}"
-    shape += f"{' --sinks' * problem.sinks}{f' --softcap {problem.softcap:g}' if problem.softcap else ''}"
-    run = f"longca run {shlex.quote(mask.pattern or 'causal')} --seqlen {mask.seqlen_q} {shape}"
+    run = "longca run"
+    if mask.pattern:  # records with sinks or a soft cap are no evidence
+        run += f" {shlex.quote(mask.pattern)} --seqlen {mask.seqlen_q} --heads {problem.heads_q}:{problem.num_heads_kv}"
+        run += f" --head-dim {problem.dims_text} --dtype {problem.dtype}"
     yield f"there is {what}{advice}. `{run}` on the device measures such calls"

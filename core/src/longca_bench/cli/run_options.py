@@ -35,7 +35,7 @@ _EXCLUSIVE = (
 )
 
 
-_case = partial(option, rich_help_panel="Cases. All but --direction are repeatable")
+_case = partial(option, rich_help_panel="Cases. All but --direction, --softcap and --sinks are repeatable")
 _rank = partial(option, rich_help_panel="Several GPUs, or ranks on a CPU")
 _how = partial(option, rich_help_panel="Ways to measure")
 _Names: TypeAlias = list[str] | None
@@ -52,10 +52,10 @@ class RunOptions:
     heads: Annotated[_Names, _case("Only these heads. (default: the suite's; for a pattern 32:8)", "HQ:HKV")] = None
     head_dim: Annotated[_Names, _case("Head dim of a pattern's problem, such as 192:128. (default: 128)", "N")] = None
     dtype: Annotated[_Names, _case("Dtype of a pattern's problem, such as fp16. (default: bfloat16)", "NAME")] = None
-    softcap: options.Softcap = None
     direction: Annotated[
         str | None, _case("Only forward, only backward, or training for both. (default: the suite's)", "NAME")
     ] = None
+    softcap: Annotated[float | None, _case("Bound on a pattern's scores, as 50 in Gemma 2.", "C")] = None
     sinks: Annotated[bool, _case("Give the heads of a pattern's problem sinks.", None, "--sinks")] = False
     seed: Annotated[_Numbers, _case("Only this seed. (default: the suite's; for a pattern 0)", "N")] = None
     gpus: Annotated[
@@ -146,8 +146,8 @@ def chosen_suite(
             flag(key) for key, value in {**described.given, **about}.items() if value or isinstance(value, float)
         ]:
             raise RequestError(
-                f"{name} is a suite, and {', '.join(given)} describe one problem; leave that out, or give a mask "
-                "pattern, such as causal_document, instead of the suite"
+                f"{name} is a suite, which takes no {', '.join(given)}; give a mask pattern, such as causal_document, "
+                "instead of the suite"
             )
         return load_suite(name), selection
     try:

@@ -133,7 +133,7 @@ def test_options(arguments, said):
         ("quick --ab sdpa naive --pairs", "--ab and --pairs do not go together"),
         ("causal --recommended --ab naive sdpa", "--recommended and --ab do not go together"),
         ("causal --recommended --function mine:attend", "--recommended and --function do not go together"),
-        ("quick --recommended", "quick is a suite, and --recommended describe one problem; leave that out, or give"),
+        ("quick --recommended", "quick is a suite, which takes no --recommended; give a mask pattern"),
         ("causal --recommended --direction backward", "leave out --direction backward"),
         ("causal --recommended --kernel naive+sdpa", "give --kernel naive --kernel sdpa"),
         ("kept --kernel sdpa", "unknown kernel of suite kept 'sdpa'"),

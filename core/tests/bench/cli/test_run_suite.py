@@ -80,15 +80,15 @@ def test_strategies_are_those_that_are_named_or_all():
         (
             "quick",
             {"documents": "64"},
-            "quick is a suite, and --documents describe one problem; leave that out",
+            "quick is a suite, which takes no --documents",
         ),
         (
             "mine.toml",
             {"lengths": "pile", "mask_heads": 2},
-            "mine.toml .* --lengths, --mask-heads describe",
+            "mine.toml .* --lengths, --mask-heads",
         ),
-        ("quick", {"head_dim": [64], "dtype": ["float16"]}, "--head-dim, --dtype describe .* give a mask pattern"),
-        ("quick", {"softcap": 50.0}, "--softcap describe .* give a mask pattern"),
+        ("quick", {"head_dim": [64], "dtype": ["float16"]}, "--head-dim, --dtype; give a mask pattern"),
+        ("quick", {"softcap": 50.0}, "--softcap; give a mask pattern"),
         ("casual", {}, r"unknown suite or mask pattern 'casual'. Suites: .*quick.* \.toml file. Mask patterns: full, "),
         ("causal", {"selection": Selection(patterns=("full",))}, "causal is a mask pattern itself; leave out --mask"),
         (
