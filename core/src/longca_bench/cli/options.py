@@ -34,7 +34,6 @@ __all__ = [
     "Kernels",
     "NoPlugin",
     "Pattern",
-    "Softcap",
     "Strategies",
     "Timeout",
     "chosen_device",
@@ -112,7 +111,6 @@ Kernels = Annotated[
 ]
 Strategies = Annotated[list[str] | None, option("Only this strategy. Repeatable.", complete=strategies)]
 Heads = Annotated[str, option("Query heads and KV heads, such as 64:8.", "HQ:HKV")]
-Softcap = Annotated[float | None, option("Bound c of the scores s, which become c·tanh(s/c), as 50 in Gemma 2.", "C")]
 #: The help of a head dimension.
 HEAD_DIM = "Head dimension, such as 128, or 192:128 with another one of v."
 DirectionName = Annotated[str, option("forward, backward, or training for both.", "NAME")]

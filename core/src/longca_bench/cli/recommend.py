@@ -53,7 +53,7 @@ def recommend(
     unverified: Annotated[
         bool, option("List kernels too that nobody verified on the device, with a mark.", None, "--unverified")
     ] = False,
-    softcap: options.Softcap = None,
+    softcap: Annotated[float | None, option("Bound c of the scores s: c·tanh(s/c), as 50 in Gemma 2.", "C")] = None,
     sinks: Annotated[bool, option("Choose for query heads with sinks, as in gpt-oss.", None, "--sinks")] = False,
     everything: Annotated[bool, option("List all choices and all refusals.", None, "--all")] = False,
     why: Annotated[str | None, option("Explain the place of this kernel, pair or strategy.", "NAME")] = None,
