@@ -82,8 +82,7 @@ def _chosen_for(registry: Registry) -> set[tuple[object, ...]]:
 
 
 def _kind(problem: Problem) -> tuple[object, ...]:
-    about = problem.concrete_mask.pattern, problem.heads_q, problem.heads_kv, problem.dims, problem.dtype
-    return *about, problem.direction, problem.device
+    return problem.concrete_mask.pattern, problem.settings
 
 
 def was_chosen_for(problem: Problem, registry: Registry) -> bool:

@@ -22,17 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longca.kernels.base import (
-    Plan,
-    fill,
-    like_out,
-    new_out,
-    no_gradients,
-    nothing_seen,
-    readable,
-    torch_device,
-    writable,
-)
+from longca.kernels.base import Plan, fill, like_out, no_gradients, nothing_seen, readable, torch_device, writable
 from longca.manifests import Problem
 from longca.masks import Form, Mask
 from longca.masks.forms import Varlen, Window
@@ -144,7 +134,7 @@ class CallsKernel(ABC):
     ) -> tuple[Tensor, Tensor]:
         """Attention of q to k and v. See `Kernel.forward`."""
         if not (q.numel() and k.numel() and plan.calls):
-            return fill(out, new_out(q, v).zero_()), fill(lse, nothing_seen(q))
+            return fill(out, torch.zeros_like(like_out(q, v))), fill(lse, nothing_seen(q))
         q, k, v = (readable(x) for x in (q, k, v))
         if len(plan.calls) > 1 or plan.calls[0].part:
             return self._forward_layers(q, k, v, plan, out, lse)

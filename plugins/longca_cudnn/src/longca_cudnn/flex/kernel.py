@@ -32,7 +32,6 @@ from longca.kernels.base import (
     Plan,
     fill,
     like_out,
-    new_out,
     no_gradients,
     nothing_seen,
     on_device_of,
@@ -153,7 +152,7 @@ class CuDNNFlex:
     ) -> tuple[Tensor, Tensor]:
         """Attention of q to k and v. See `longca.kernels.base.Kernel.forward`."""
         if plan.mask_plan is None:
-            return fill(out, new_out(q, v).zero_()), fill(lse, nothing_seen(q))
+            return fill(out, torch.zeros_like(like_out(q, v))), fill(lse, nothing_seen(q))
         result = result_for(out, like_out(q, v))
         sums = lse if lse is not None and is_aligned(lse, 4, 4) else q.new_empty(_lse_shape(q), dtype=torch.float32)
         tensors = [x[None] for x in (*map(aligned, (q, k, v)), result, sums)]
