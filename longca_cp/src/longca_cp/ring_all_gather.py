@@ -26,11 +26,11 @@ from longca_cp.overlap import Ahead, gather_chunks
 from longca_cp.pushed_gather import PushedRows
 from longca_cp.step_plans import Gradients, StepPlans, attend, differentiate, plan_chunks
 
-__all__ = ["RingAllGather", "RingAllGatherPlan"]
+__all__ = ["AllGatherPlan", "RingAllGather"]
 
 
 @dataclass(eq=False)
-class RingAllGatherPlan(StepPlans):
+class AllGatherPlan(StepPlans):
     """A plan for ring_all_gather. Its steps are chunks of heads."""
 
     gathering: Collected | PushedRows
@@ -48,7 +48,7 @@ class RingAllGather:
         self._rank, (self._axis,) = axes_of(mesh, ("ring",), transport)
         self.transports = (self._axis.transport,)
 
-    def plan(self, problem: Problem, layout: Layout, kernel: Kernel) -> RingAllGatherPlan:
+    def plan(self, problem: Problem, layout: Layout, kernel: Kernel) -> AllGatherPlan:
         """Plans the chunks of heads of this rank's step."""
         count = gather_chunks(problem, self._axis.by_nccl, self._axis.link is not None)
         chunks = plan_chunks(problem, layout, self._rank, kernel, count)
@@ -56,17 +56,10 @@ class RingAllGather:
             way: Collected | PushedRows = gathering(self._axis, layout, torch_device(problem.device))
         else:
             way = PushedRows(self._axis, self._axis.link, problem, layout, len(chunks))
-        return RingAllGatherPlan(problem, layout, self._rank, kernel, chunks, way)
+        return AllGatherPlan(problem, layout, self._rank, kernel, chunks, way)
 
     def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        plan: RingAllGatherPlan,
-        *,
-        kept: Kept = None,
-        sinks: Tensor | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, plan: AllGatherPlan, *, kept: Kept = None, sinks: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Attention of this rank's tokens. It keeps nothing."""
         out, lse = new_out(q, v), nothing_seen(q)
@@ -87,7 +80,7 @@ class RingAllGather:
         v: Tensor,
         out: Tensor,
         lse: Tensor,
-        plan: RingAllGatherPlan,
+        plan: AllGatherPlan,
         *,
         kept: Kept = None,
     ) -> Gradients:
@@ -109,7 +102,7 @@ class RingAllGather:
         leaving.pop(0)()
         return dq, dk, dv
 
-    def _ahead(self, plan: RingAllGatherPlan, k: Tensor, v: Tensor) -> Ahead[tuple[Tensor, Tensor]]:
+    def _ahead(self, plan: AllGatherPlan, k: Tensor, v: Tensor) -> Ahead[tuple[Tensor, Tensor]]:
         def gather(chunk: int) -> Arrival[tuple[Tensor, Tensor]]:
             _, heads = plan.heads(chunk)
             return plan.gathering.gather(chunk, k[:, heads], v[:, heads])

@@ -14,7 +14,7 @@ from longca.manifests.offers import Direction, DType, parse_dtype
 from longca.masks import BlockSparseMask, Mask, Pattern
 from longca.plain_text import dims_text
 
-__all__ = ["Device", "Direction", "Problem", "check_softcap"]
+__all__ = ["Device", "Direction", "Problem", "check_softcap", "product_dims"]
 
 
 @dataclass(frozen=True)
