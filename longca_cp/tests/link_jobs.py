@@ -222,6 +222,7 @@ def windows_that_do_not_fit(size):
         with little_memory(4096):
             return window(link, *asked)
 
+    gc.collect()  # windows of earlier calls
     link = link_between(size)
     arena = Arena(link)  # calls take it, so that its window is new
     with mock.patch.object(pushed_heads, "arena_of", return_value=arena):
