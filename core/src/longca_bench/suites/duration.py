@@ -58,7 +58,7 @@ class _Costs(NamedTuple):
 
 #: The costs by the kind of the device. A CPU's are those of one run of the suite `quick` and of `distributed_quick`.
 _COSTS = {
-    "cuda": _Costs(case=2.0, shared=9.0, kernel=15.0, checked=4.0, samples=10),
+    "cuda": _Costs(case=2.0, shared=8.0, kernel=15.0, checked=4.0, samples=10),
     "cpu": _Costs(case=0.3, shared=3.0, kernel=1.0, checked=2.5, samples=30),
 }
 #: FLOP/s of a CPU without measurements: those of two cores by the kernels of `quick`, with its float32.
