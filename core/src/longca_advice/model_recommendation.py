@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from longca.errors import RequestError
 from longca.masks import Mask
 from longca_advice.choices import Choice, Recommendation, Seconds
 from longca_advice.models import LayerKind, Model, find_model
@@ -99,6 +100,8 @@ def recommend_model(mask: Mask, model: str | Path | Model, **options: Any) -> Mo
         RequestError: As of `longca.recommend`. Or a file does not describe the attention of the layers.
     """
     known = model if isinstance(model, Model) else find_model(model)
+    if decided := sorted(set(options) & {field.name for field in fields(LayerKind)}):
+        raise RequestError(f"{known.name} decides on {', '.join(decided)} too; leave out these arguments")
     found = [_recommend(kind, mask, options) for kind in known.kinds]
     shared = _shared(known.kinds, found)
     choices = [each.best for each in found] if shared is None else shared

@@ -188,3 +188,8 @@ def test_a_name_that_nobody_knows_gets_the_nearest_ones(tmp_path):
         find_model("x" * 5000)
     with pytest.raises(RequestError, match="cannot read"):
         find_model(tmp_path)
+
+
+def test_arguments_that_a_model_decides_on_are_refused():
+    with pytest.raises(RequestError, match="heads"):
+        recommend_model(masks.build("causal", 1024), "qwen3-8b", device="h200", heads=(8, 8))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from io import StringIO
 from typing import TYPE_CHECKING
 
-from longca.plain_text import time_text
+from longca.plain_text import dims_text, time_text
 from longca_bench.reports.recommendation import marked, meanings, remarks, say, say_nothing
 from longca_bench.reports.table import Head, table
 from longca_bench.reports.terminal import print_tables
@@ -69,8 +69,7 @@ def _sentences(found: ModelRecommendation) -> Iterator[str]:
 
 def _row(layer: LayerAnswer, is_shared: bool, size: float) -> list[str]:
     kind, choice = layer.kind, layer.choice
-    dims = ":".join(str(dim) for dim in (kind.head_dim, kind.head_dim_v) if dim is not None)
-    heads = f"{kind.heads[0]}:{kind.heads[1]} of {dims}{', sinks' * kind.sinks}"
+    heads = f"{kind.heads[0]}:{kind.heads[1]} of {dims_text(kind.head_dim, kind.head_dim_v)}{', sinks' * kind.sinks}"
     about = [str(kind.count), _mask(layer), heads + (f", cap {kind.softcap:g}" if kind.softcap else "")]
     if choice is None:
         why = "not ranked" if layer.found.unmeasured else "does not fit" if layer.found.choices else "refused"
