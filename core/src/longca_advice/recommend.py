@@ -162,7 +162,7 @@ def recommend(
         again = "" if ranks == 1 else ", and strategies that exchange heads exchange q, k and v again in the backward"
         notes += (f"the times are those without sinks: their correction reads and writes out once more{again}",)
     if softcap:
-        notes += ("the times are those without a soft cap; with one, fa4 took 1.2 to 1.5 times as long on an H200",)
+        notes += ("the times are those without a soft cap, and calls with one take longer",)
     network_text = ""
     if ranks > 1:
         source = "measured" if request.measured is None else f"measured on {evidence_name(request.measured)}"
