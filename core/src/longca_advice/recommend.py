@@ -159,8 +159,7 @@ def recommend(
     if between is not None and ranks <= per_node:
         notes += (f"the link between hosts is not used: {ranks} devices fit one host of {per_node} (--per-node)",)
     if sinks:
-        again = "" if ranks == 1 else ", and strategies that exchange heads exchange q, k and v again in the backward"
-        notes += (f"the times are those without sinks: their correction reads and writes out once more{again}",)
+        notes += ("the times are those without sinks, whose correction reads and writes out once more",)
     if softcap:
         notes += ("the times are those without a soft cap, and calls with one take longer",)
     network_text = ""
