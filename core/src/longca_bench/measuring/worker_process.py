@@ -222,6 +222,7 @@ class WorkerProcess:
         """
         if self._world.device.type == "cpu":
             return None, call()
+        gc.collect()  # compilers leave frames in cycles, and with them windows and tensors of calls before
         self._world.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
