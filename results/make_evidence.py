@@ -227,7 +227,8 @@ def is_rested(row: Row, record: dict[str, Any]) -> bool:
 
 def _call(row: Row) -> Hashable:
     """What is the same in two measurements of a call."""
-    return row.kernel, row.direction, row.mask, row.heads_q, row.heads_kv, row.head_dim, row.head_dim_v, row.dtype
+    shape = row.heads_q, row.heads_kv, row.head_dim, row.head_dim_v
+    return row.kernel, row.direction, row.mask, *shape, row.capped, row.dtype
 
 
 def is_left_out(run: str, record: dict[str, Any]) -> bool:

@@ -1,6 +1,6 @@
 """What is declared is what was measured: every offer of this repository's kernels against its record of a GPU.
 
-The records are files of `longca verify --json`, and the newest of a kernel counts. That of `naive`, which is PyTorch's
+The records are files of `longca verify --json`, and the newest of an offer counts. That of `naive`, which is PyTorch's
 arithmetic alone, is of a CPU. An offer that is changed, added or taken away, in any of its fields, no longer has its
 record, and a record that is of no offer fails too: both mean that the kernel is to be verified again.
 """
@@ -39,7 +39,7 @@ def complaints(offers: Iterable[Offer], rows: Iterable[Row]) -> Iterator[str]:
         rows: Its rows of the record.
     """
     declared = {(_text(offer), t, d): offer for offer in offers for t, d in _asked(offer)}
-    recorded = {(_text(row.get("offer")), row["dtype"], row["direction"]): row for row in rows}
+    recorded = {_key(row): row for row in rows}
     for key, offer in declared.items():
         name = f"{offer.form} {key[1]} {key[2]}"
         if not _was_verified(offer) and key not in recorded:
@@ -94,14 +94,21 @@ def _text(offer: Any) -> str:
 
 @cache
 def _record() -> dict[str, list[Row]]:
-    """The offers of each single kernel in its newest record. Earlier records are a list of offers, without a date."""
-    found: dict[str, tuple[str, list[Row]]] = {}
-    for path in sorted(ROOT.glob("results/*/verify*.json")):
+    """The newest row of each offer of each single kernel. Earlier records are a list of offers, without a date."""
+    dated: list[tuple[str, str, list[Row]]] = []
+    for path in ROOT.glob("results/*/verify*.json"):
         for kernel, each in json.loads(path.read_text(encoding="utf-8")).items():
             finished, offers = ("", each) if isinstance(each, list) else (each["finished"], each["offers"])
-            if not split(kernel) and (kernel not in found or finished > found[kernel][0]):
-                found[kernel] = finished, offers
-    return {kernel: offers for kernel, (_, offers) in found.items()}
+            if not split(kernel):
+                dated.append((finished, kernel, offers))
+    found: dict[str, dict[tuple[str, str, str], Row]] = {}
+    for _, kernel, offers in sorted(dated, key=lambda each: each[0]):
+        found.setdefault(kernel, {}).update((_key(row), row) for row in offers)
+    return {kernel: list(rows.values()) for kernel, rows in found.items()}
+
+
+def _key(row: Row) -> tuple[str, str, str]:
+    return _text(row.get("offer")), row["dtype"], row["direction"]
 
 
 def _names() -> set[str]:

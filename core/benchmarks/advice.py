@@ -34,7 +34,7 @@ from longca_advice.costs import CostModel, Key
 from longca_advice.devices import DEVICES
 from longca_advice.evidence import Row, shipped
 from longca_advice.fit import Call
-from longca_advice.from_records import PlacementChangedError, layout_of, recorded_transport
+from longca_advice.from_records import PlacementChangedError, half_of, layout_of, recorded_transport
 from longca_advice.layout_costs import LayoutCosts, Role
 from longca_advice.memory import KernelMemory
 from longca_advice.request import Request
@@ -99,11 +99,13 @@ AT_OTHER_DIMS = {
 
 
 def folds(rows: Iterable[Row], group: Grouping = structure) -> Iterator[tuple[list[Row], list[Row]]]:
-    """The calls of each group on one device, and all other calls on one device. Calls without a group are others."""
+    """The calls of each group on one device, and all other calls on one device. Calls without a group, and those with a
+    soft cap, are others.
+    """
     single = [row for row in rows if row.strategy is None]
     groups: dict[Hashable, list[Row]] = defaultdict(list)
     for row in single:
-        groups[group(row)].append(row)
+        groups[None if row.capped else group(row)].append(row)  # too few calls have a soft cap
     groups.pop(None, None)
     yield from ((left, [row for row in single if group(row) != name]) for name, left in groups.items())
 
@@ -217,10 +219,11 @@ def strategies_left_out(rows: Sequence[Row], runs: Path = RUNS) -> list[Shared]:
 
 
 def _seconds(record: dict[str, Any], model: CostModel, links: Links) -> float:
-    kernel, direction, plugins = record["kernel"], record["direction"], registry()
+    kernel, direction, plugins = half_of(record, "kernel"), record["direction"], registry()
     problem, layout = layout_of(plugins, record, DEVICES["h200"])
     request = Request(replace(problem, allow_unverified=True), direction == "backward", plugins, model, None, (kernel,))
-    role: Role = "both" if direction == "backward" else "forward"
+    alone = kernel == record["kernel"]
+    role: Role = "forward" if direction == "forward" else "both" if alone else "backward"
     found = LayoutCosts(request, links, layout, recorded_transport(record)).timeline(kernel, direction, role)
     return float("nan") if found is None else found.seconds
 

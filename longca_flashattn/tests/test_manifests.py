@@ -57,7 +57,7 @@ def test_fa4_plans_a_block_sparse_mask_in_the_form_of_the_offer_that_covers_it(m
 
 def test_fa3_computes_the_forward_of_unequal_head_dims_and_fa4_both_directions():
     mask = masks.build("causal_document", 300, documents=[100, 200])
-    asked = problem(mask, heads_kv=8, head_dim=192, head_dim_v=128, allow_unverified=True)
+    asked = problem(mask, heads_kv=8, head_dim=192, head_dim_v=128)
     assert resolve_manifest(FA4, asked).valid
     assert resolve_manifest(FA3, halves(asked)[0]).valid
     assert not resolve_manifest(FA3, asked).valid

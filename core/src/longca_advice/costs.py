@@ -1,8 +1,8 @@
 """CostModel: the seconds of kernel calls, predicted from evidence without a GPU.
 
-Evidence is grouped by device, kernel, direction, data type, head dimension and family of forms. Each group has a `Fit`,
-made on first use. Its prior is the fit of the head dimension with the most calls. The prediction says so if a problem
-lies outside the evidence of its group.
+Evidence is grouped by device, kernel, direction, data type, head dimension, soft cap and family of forms. Each group
+has a `Fit`, made on first use. Its prior is the fit of the head dimension with the most calls. The prediction says so
+if a problem lies outside the evidence of its group.
 """
 
 from __future__ import annotations
@@ -59,11 +59,12 @@ class Key:
     dtype: str
     head_dim: int
     head_dim_v: int | None = None
+    capped: bool = False
 
     @classmethod
     def of_row(cls, row: Row) -> Key:
         """The key of a measured call."""
-        return cls(row.run.device, row.kernel, row.direction, row.dtype, row.head_dim, row.head_dim_v)
+        return cls(row.run.device, row.kernel, row.direction, row.dtype, row.head_dim, row.head_dim_v, row.capped)
 
     @property
     def dims(self) -> str:
@@ -72,8 +73,10 @@ class Key:
 
     @property
     def score(self) -> int:
-        """The work of a score, in multiply-adds: its products and its exponential."""
-        return _EXPONENTIAL + product_dims(self.direction, self.head_dim, self.head_dim_v or self.head_dim)
+        """The work of a score, in multiply-adds: its products, its exponential and the tangent of a soft cap."""
+        return _EXPONENTIAL * (1 + self.capped) + product_dims(
+            self.direction, self.head_dim, self.head_dim_v or self.head_dim
+        )
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,8 @@ class _Group:
 
     Args:
         rows: The rows.
-        prior: The group of another head dimension that has the most rows, or None for that group itself.
+        prior: The group of another head dimension or without a soft cap that has the most rows, or None for that group
+            itself.
         ratio: How much more work a score is than in the prior.
     """
 
@@ -236,8 +240,8 @@ class CostModel:
         if not (same or alike):
             return None
 
-        def distance(k: Key) -> tuple[float, bool, bool]:
-            return abs(log(k.score / key.score)), k.dims != key.dims, k.dtype != key.dtype
+        def distance(k: Key) -> tuple[bool, float, bool, bool]:
+            return k.capped != key.capped, abs(log(k.score / key.score)), k.dims != key.dims, k.dtype != key.dtype
 
         near = min(same or alike, key=distance)
         return near, self._group(near, family if same else kind)
@@ -246,7 +250,8 @@ class CostModel:
         if (key, family) not in self._groups:
             found: dict[Key, list[Row]] = {}
             for (k, f), rows in self._rows.items():
-                if f.startswith(family) and replace(k, head_dim=key.head_dim, head_dim_v=key.head_dim_v) == key:
+                as_asked = replace(k, head_dim=key.head_dim, head_dim_v=key.head_dim_v, capped=key.capped)
+                if f.startswith(family) and as_asked == key:
                     found.setdefault(k, []).extend(rows)
             most = max(found, key=lambda k: len(found[k]))
             prior = None if most == key else self._group(most, family)
@@ -258,6 +263,10 @@ def _unseen(key: Key, near: Key, group: _Group, call: Call) -> Iterable[str]:
     """The properties of a call that no measured call has, in words."""
     if near.dims != key.dims:
         yield f"head dimension {key.dims}; measured is {near.dims}"
+    if near.capped and not key.capped:
+        yield "no soft cap; measured are calls with one"
+    if key.capped and not near.capped:
+        yield "a soft cap; measured are calls without one"
     if near.dtype != key.dtype:
         yield f"{key.dtype}; measured is {near.dtype}"
     length = f"{int(call.work.tokens) * TILE} tokens in tiles of {TILE}"

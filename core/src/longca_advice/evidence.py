@@ -109,6 +109,7 @@ class SharedCall(NamedTuple):
     mask: str
     heads: tuple[int, int]
     head_dims: tuple[int, int | None]
+    capped: bool
     dtype: str
     direction: str
     strategy: str
@@ -128,6 +129,7 @@ class Row(BaseModel):
         pattern: The mask's pattern, or None for a mask without a pattern.
         seqlen: Queries.
         density: Visible pairs over all pairs.
+        capped: Whether the scores had a soft cap.
         mask: Digest of the mask.
         work: The call's `Work`, as its values in order. Empty under a strategy.
         strategy: The strategy. None on one device, like all the attributes that follow.
@@ -156,6 +158,7 @@ class Row(BaseModel):
     heads_kv: Count
     head_dim: Count
     head_dim_v: Count | None = None
+    capped: bool = False
     dtype: DType
     mask: str = ""
     work: tuple[str | Amount, ...] = ()
@@ -211,7 +214,7 @@ class Row(BaseModel):
         if not (self.mask and self.strategy and self.mesh and self.placed):
             return None
         heads, dims = (self.heads_q, self.heads_kv), (self.head_dim, self.head_dim_v)
-        about = (self.mask, heads, dims, self.dtype, self.direction)
+        about = (self.mask, heads, dims, self.capped, self.dtype, self.direction)
         return SharedCall(*about, self.strategy, self.mesh, self.placed, "push" in self.communication)
 
     @property

@@ -59,8 +59,8 @@ def verified(
         try:
             record = json.loads(line)
             given = (factors or {}).get(record["pattern"], {}) if "factors" not in record else {}
-            # A stream has no one mask. Sinks take a part of the time of a kernel without its own, and so do soft caps.
-            differs = record.get("stream") is not None or record.get("sinks") or record.get("softcap") is not None
+            # A stream has no one mask. Sinks take a part of the time of a kernel without its own.
+            differs = record.get("stream") is not None or record.get("sinks")
             counts = record["status"] == "ok" and not differs
             latest[record["case"]] = (row_of(record, run, given), record) if counts else None
         except (*_WRONG, LongCAError) as error:
@@ -98,7 +98,7 @@ def row_of(
     """
     same = ("case", "kernel", "direction", "pattern", "seqlen", "density", "heads_q", "heads_kv", "head_dim", "dtype")
     about = {name: record[name] for name in same} | {"seconds": record["median"], "mask": record["mask_digest"]}
-    about |= {"head_dim_v": record.get("head_dim_v")}
+    about |= {"head_dim_v": record.get("head_dim_v"), "capped": record.get("softcap") is not None}
     version = f"{half_of(record, 'distribution')} {half_of(record, 'distribution_version')}"
     about |= {"version": version, "finished": record["finished"]}
     about |= {"busy": (record.get("machine") or {}).get("busy", False)}

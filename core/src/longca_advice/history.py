@@ -94,7 +94,7 @@ def remember(record: Mapping[str, Any], run: Run, mask: Mask | None = None) -> N
             return
     version = code_version(half_of(record, "distribution", half), half_of(record, "distribution_version", half))
     with suppress(ValueError):  # a measurement that cannot be true stays in the records alone
-        if status == "ok" and record.get("softcap") is None:
+        if status == "ok":
             append(row_of(record, run, mask=mask).model_copy(update={"version": version}))
         elif status in ("wrong", "suspect"):
             about = {"case": record["case"], "kernel": half_of(record, "kernel", half), "finished": record["finished"]}

@@ -107,6 +107,7 @@ class LayoutCosts:
             request.concrete_mask.digest,
             (request.heads_q, request.num_heads_kv),
             (request.head_dim, request.head_dim_v),
+            request.softcap is not None,
             request.dtype,
             direction,
         )

@@ -154,14 +154,12 @@ def recommend(
         request = replace(request, measured=gpu)
         found = rank(request)
     disturbed = known.disturbed(evidence_name(request.measured or where))
-    notes = (*_about_unverified(request, ranks), *known.notes, *disturbed, *found.notes)
+    notes = (*known.notes, *disturbed, *found.notes)
     notes += tuple(_about_evidence(request, found))
     if between is not None and ranks <= per_node:
         notes += (f"the link between hosts is not used: {ranks} devices fit one host of {per_node} (--per-node)",)
     if sinks:
         notes += ("the times are those without sinks, whose correction reads and writes out once more",)
-    if softcap:
-        notes += ("the times are those without a soft cap, and calls with one take longer",)
     network_text = ""
     if ranks > 1:
         source = "measured" if request.measured is None else f"measured on {evidence_name(request.measured)}"
@@ -217,18 +215,6 @@ def _too_large(request: Request, ranks: int) -> Refused | None:
         f"{mask.seqlen_q} tokens on {ranks} {'device' if ranks == 1 else 'devices'}"
     )
     return Refused(None, None, (reason,), f"Take up to {ranks * tokens} tokens, or {others}")
-
-
-def _about_unverified(request: Request, ranks: int) -> Iterable[str]:
-    """A remark on a faster kernel, by times on one device, that nobody verified on the device."""
-    problem = replace(request.problem, allow_unverified=True)
-    choices = () if request.problem.allow_unverified else rank_kernels(replace(request, problem=problem)).choices
-    first = next((choice for choice in choices if ranks > 1 or choice.fits is not False), None)
-    if first is not None and first.unverified:
-        yield (
-            f"{first.kernel} is predicted to be faster, but nobody verified it on {request.device_name}: add "
-            f"--unverified to rank it, and run `longca verify --unverified` there before you use it"
-        )
 
 
 def _about_evidence(request: Request, found: Ranking) -> Iterable[str]:

@@ -84,7 +84,9 @@ class Request:
     def key(self, kernel: str, direction: str) -> Key:
         """The cost model's key for this problem's calls of a kernel."""
         device = evidence_name(self.measured or self.problem.device)
-        return Key(device, kernel, direction, self.problem.dtype, self.problem.head_dim, self.problem.head_dim_v)
+        asked = self.problem
+        dims = asked.head_dim, asked.head_dim_v
+        return Key(device, kernel, direction, asked.dtype, *dims, asked.softcap is not None)
 
     def kernels_in(self, direction: str) -> tuple[str, ...]:
         """The kernels to choose from in a direction, alone or in a pair."""

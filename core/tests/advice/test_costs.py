@@ -101,6 +101,20 @@ def test_a_few_calls_at_a_head_dimension_tell_how_its_times_follow_from_another(
     check_windows(CostModel(chain(*many, *few)), tiles, lines)
 
 
+def test_calls_with_a_soft_cap_are_predicted_from_others_with_one():
+    asked, plain, capped = call(), key(), key(capped=True)
+    about = {"lengths": (4096, 16384), "tiles": 2, "lines": 0, "capped": True}
+    few = [each for mask in WHOLE for each in summed(**mask, **about)]
+    found = CostModel([*evidence(), *few]).estimate(capped, asked)
+    assert found.seconds == pytest.approx(expected(asked, 2), rel=0.03)
+    assert (found.outside, found.records) == ((), 4)
+    assert CostModel([*evidence(), *few]).estimate(plain, asked).seconds == pytest.approx(expected(asked), rel=0.03)
+    without = CostModel(evidence()).estimate(capped, asked)
+    assert without.outside == ("a soft cap; measured are calls without one",)
+    assert without.ranked > 1.2 * expected(asked)
+    assert CostModel(few).estimate(plain, asked).outside == ("no soft cap; measured are calls with one",)
+
+
 def test_calls_at_a_head_dimension_that_no_ratio_explains_are_fitted_by_themselves():
     many = [summed(**about, lengths=LENGTHS, tiles=1, lines=0) for about in WHOLE]
     few = [summed(**about, lengths=(4096, 16384), tiles=0.6, lines=5, head_dim=64) for about in WINDOWS[::2]]

@@ -85,10 +85,13 @@ def test_the_latest_record_of_a_case_counts(write):
         assert rows_of_folder(write(record(), record(status=status, median=None))) == []
 
 
-def test_sinks_and_soft_caps_are_no_evidence_of_calls_without(write):
-    for name, value in (("sinks", True), ("softcap", 50.0)):
-        assert rows_of_folder(write(record(**{name: value}), record(case="c1", **{name: None})))[0].case == "c1"
-        assert rows_of_folder(write(record(**{name: value}))) == []
+def test_sinks_are_no_evidence_of_calls_without(write):
+    assert [row.case for row in rows_of_folder(write(record(sinks=True), record(case="c1", sinks=False)))] == ["c1"]
+
+
+def test_a_call_with_a_soft_cap_is_evidence_of_others_with_one(write):
+    folder = write(record(softcap=50.0), record(case="c1"))
+    assert {row.case: row.capped for row in rows_of_folder(folder)} == {"c0": True, "c1": False}
 
 
 @pytest.mark.parametrize(("direction", "kernel", "form"), [("forward", "one", "varlen"), ("backward", "two", "dense")])

@@ -38,7 +38,7 @@ def test_the_slowest_rank_and_what_is_moved_make_the_time(asked):
 
 
 MEASURED = SharedCall(
-    *(masks.build("causal", 4096).digest, (8, 2), (128, None), "bfloat16", "forward"),
+    *(masks.build("causal", 4096).digest, (8, 2), (128, None), False, "bfloat16", "forward"),
     *("crossed", "outer=2,inner=2", "plain", False),
 )
 

