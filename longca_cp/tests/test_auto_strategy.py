@@ -83,7 +83,7 @@ def test_a_layout_that_its_kernel_does_not_take_is_refused(placement):
     noise = masks.from_dense(np.random.default_rng(0).random((64, 64)) < 0.5)
     about = {"strategy": "ring_p2p", "mesh": {"cp": 2}, "heads": (4, 4), "device": H200, "placement": placement}
     for mask in (noise, [(masks.build("causal", 64), 1.0), (noise, 1.0)]):
-        with pytest.raises(UnsupportedError, match=r"flashmask takes .* every step needs an offer"):
+        with pytest.raises(UnsupportedError, match=r"flashmask takes .* Every step needs an offer"):
             longca.layout(mask, **about, kernel="flashmask")
         longca.layout(mask, **about, kernel="naive")
 

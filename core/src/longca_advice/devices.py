@@ -100,7 +100,8 @@ class Capacity:
     def __post_init__(self) -> None:
         if self.usable <= 0:
             raise RequestError(
-                f"a device of {self.total} bytes was given; {self.reserved} of them are reserved, so give a larger one"
+                f"a device of {self.total / 2**30:.3g} GiB was given, and {self.reserved / 2**30:g} GiB are reserved; "
+                "give a larger one"
             )
 
     @staticmethod

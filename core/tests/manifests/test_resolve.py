@@ -101,7 +101,7 @@ def test_the_reasons_are_those_of_the_nearest_offer():
         (
             [{"head_dims": (16, 96)}, {"max_head_dim": 32}, {"max_head_dim": 64}],
             {},
-            "fake takes head dimensions up to 64 or 96; 128 was asked.",
+            "fake takes head dimensions 96 or up to 64; 128 was asked.",
         ),
         (
             [{"dtypes": ("float16",)}, {"dtypes": ("float64", "float16")}],

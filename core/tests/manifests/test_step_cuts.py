@@ -69,7 +69,7 @@ def one_by_one(manifest, problem, layout):
     for rank, steps in enumerate(cut_one_by_one(problem, layout)):
         for verdict in resolve_steps(manifest, steps):
             if not verdict.valid:
-                where = Reason("layout", f"rank {rank} of {layout.world_size} needs it", "every step needs an offer")
+                where = Reason("layout", f"rank {rank} of {layout.world_size} needs it", "Every step needs an offer")
                 return Verdict(manifest.name, None, (*verdict.reasons, where))
             if verdict.offer is not None:
                 used[verdict.offer] = None

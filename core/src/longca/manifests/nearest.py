@@ -7,8 +7,9 @@ than one against a feature, such as a backward.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 from longca.manifests.offers import Offer
 from longca.manifests.problem import Problem
@@ -73,23 +74,33 @@ def _dtypes(name: str, offers: Sequence[Offer], problem: Problem) -> str:
 
 
 def head_dims_taken(name: str, offers: Sequence[Offer], problem: Problem) -> str:
-    """The head dimensions that some offers take, as far as a problem's are refused for them, in words."""
-    dims = set(problem.dims)
-    most = max((offer.max_head_dim or 0 for offer in offers if offer.head_dims is None), default=0)
+    """The head dimensions that some offers take, in words."""
+    is_unequal, rules = len(set(problem.dims)) > 1, dict[int, float]()
+    for offer in offers:
+        if offer.head_dims is None:
+            step = offer.head_dim_multiple
+            rules[step] = max(rules.get(step, 0), offer.max_head_dim or inf)
     listed = {dim for offer in offers for dim in offer.head_dims or ()}
-    singles = sorted(dim for dim in listed if isinstance(dim, int) and dim > most)
+    singles = sorted(dim for dim in listed if isinstance(dim, int) and not _follows(dim, rules))
     pairs = [dims_text(*pair) for pair in sorted(dim for dim in listed if isinstance(dim, tuple))]
-    multiples = sorted({o.head_dim_multiple for o in offers if any(dim % o.head_dim_multiple for dim in dims)})
-    if multiples and (max(dims) <= most or any(o.head_dims is None and o.max_head_dim is None for o in offers)):
-        most = 0  # it keeps nobody from these
-    parts = [f"up to {most}"] * (most > 0) + [", ".join(map(str, singles))] * bool(singles)
-    parts += [f"that are multiples of {' or '.join(map(str, multiples))}"] * bool(multiples)
-    is_equal = len(dims) > 1 and not any(offer.unequal_head_dims for offer in offers)
+    parts = [", ".join(map(str, singles))] * bool(singles)
+    parts += filter(None, (_rule(step, most) for step, most in sorted(rules.items())))
+    is_equal = is_unequal and not any(offer.unequal_head_dims for offer in offers)
     if is_equal and (parts or not pairs):
-        parts = [f"{' or '.join(parts)} that are equal for q and v".strip()]
-    if len(dims) > 1 or not parts:
+        parts = [f"{' or '.join(parts)}, equal for q and v" if parts else "that are equal for q and v"]
+    if is_unequal or not parts:
         parts += pairs
     return f"{name} takes head dimensions {' or '.join(parts)}"
+
+
+def _follows(dim: int, rules: Mapping[int, float]) -> bool:
+    return any(dim % step == 0 and dim <= most for step, most in rules.items())
+
+
+def _rule(step: int, most: float) -> str:
+    """A rule in words. A rule without bounds has none."""
+    kind = f"that are multiples of {step}" * (step > 1)
+    return f"{kind} up to {most:g}".strip() if most < inf else kind
 
 
 def _lengths(name: str, offers: Sequence[Offer], problem: Problem) -> str:

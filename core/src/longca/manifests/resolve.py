@@ -244,7 +244,8 @@ def _no_form(manifest: KernelManifest, problem: Problem) -> Reason:
             text += f" (at most {_billions(MAX_DENSE_CELLS)} entries)"
             asked = f"a {mask.noun} has {_billions(mask.heads * mask.seqlen_q * mask.seqlen_k)} entries"
         taken[text] = None
-    return Reason("form", asked, f"{manifest.name} takes {', '.join(taken)}")
+    widest = [text for text in taken if text == (form := text.partition(" (")[0]) or form not in taken]
+    return Reason("form", asked, f"{manifest.name} takes {', '.join(widest)}")
 
 
 def _billions(count: int) -> str:
@@ -257,7 +258,7 @@ def _resolve_layout(manifest: KernelManifest, problem: Problem, layout: Layout, 
     unverified = False
     for rank, verdict in _step_verdicts(manifest, problem, layout, anywhere):
         if not verdict.valid:
-            where = Reason("layout", f"rank {rank} of {layout.world_size} needs it", "every step needs an offer")
+            where = Reason("layout", f"rank {rank} of {layout.world_size} needs it", "Every step needs an offer")
             return Verdict(manifest.name, None, (*verdict.reasons, where))
         unverified |= verdict.unverified
         if verdict.optional_lse:

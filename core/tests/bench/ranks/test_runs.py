@@ -68,7 +68,7 @@ def check_measured(record, direction):
     for measured in record["communication"].values():
         assert measured["algbw"] == pytest.approx(measured["bytes"] / measured["seconds"] / 1e9)
     assert len(record["rank_compute_seconds"]) == 2
-    assert 0 <= record["hidden"] <= 1
+    assert record["hidden"] is None or 0 <= record["hidden"] <= 1  # None if it is lost in noise
     assert record["time_imbalance"] >= 1
     assert record["alone_seconds"] > 0
     assert record["abreast_seconds"] > 0
