@@ -15,7 +15,6 @@ Source: LoongTrain (arXiv 2406.18485, sections 3 and 4).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from torch import Tensor
@@ -24,36 +23,31 @@ from torch.distributed.device_mesh import DeviceMesh
 from longca.kernels.base import Kernel, like_out, torch_device
 from longca.manifests import Layout, Problem, Transport
 from longca.parallel.merge import Accumulator, Sum
-from longca.parallel.strategy import Kept
 from longca_cp.exchange import axes_of
-from longca_cp.head_exchange import HeadExchange, head_exchange
+from longca_cp.head_exchange import head_exchange
 from longca_cp.kv_ring import RingTransport, Round, shown_steps
 from longca_cp.overlap import chunks_around_rings, is_beside
-from longca_cp.step_plans import Gradients, Saved, StepPlans, differentiate, plan_steps
-from longca_cp.ulysses import backward_by_heads, forward_by_heads
+from longca_cp.step_plans import Gradients, Saved, differentiate, plan_steps
+from longca_cp.ulysses import ByHeads, HeadsPlan
 
 __all__ = ["LoongTrain", "LoongTrainPlan"]
 
 
 @dataclass(eq=False)
-class LoongTrainPlan(StepPlans):
+class LoongTrainPlan(HeadsPlan):
     """A plan for loongtrain.
 
     Attributes:
         outer: The way from window to window.
         inner: The way round each window.
-        exchange: The exchange within a group of ranks along `heads`.
-        chunks: Number of chunks of this rank's heads.
     """
 
     outer: RingTransport
     inner: RingTransport
-    exchange: HeadExchange
-    chunks: int
 
 
-class LoongTrain:
-    """Head parallel and a double ring. See `longca.parallel.strategy.Strategy`."""
+class LoongTrain(ByHeads[LoongTrainPlan]):
+    """Head parallel and a double ring."""
 
     def __init__(self, mesh: DeviceMesh, *, transport: Transport = Transport.AUTO) -> None:
         self._rank, (self._outer, self._inner, self._heads) = axes_of(mesh, ("outer", "inner", "heads"), transport)
@@ -67,7 +61,7 @@ class LoongTrain:
         first = self._rank - self._rank % size
         exchange = head_exchange(self._heads, layout, range(first, first + size), torch_device(problem.device))
         outer, inner = self._ways(problem, layout, chunks)
-        return LoongTrainPlan(problem, layout, self._rank, kernel, steps, outer, inner, exchange, chunks)
+        return LoongTrainPlan(problem, layout, self._rank, kernel, steps, exchange, chunks, outer, inner)
 
     def _ways(self, problem: Problem, layout: Layout, chunks: int) -> tuple[RingTransport, RingTransport]:
         """The ways of the outer ring and of the inner ring."""
@@ -85,30 +79,7 @@ class LoongTrain:
         outer = RingTransport(self._outer, problem, heads, once, longest=longest, wide=True)
         return outer, RingTransport(self._inner, problem, heads, rounds, longest=longest)
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, plan: LoongTrainPlan, *, kept: Kept = None, sinks: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Attention of this rank's tokens. It keeps q, k, v, out and lse of its heads."""
-        computes, logits = [partial(self._forward, plan)] * plan.chunks, plan.sinks_of(sinks, plan.chunks)
-        return forward_by_heads(plan.exchange, (q, k, v), computes, kept, logits)
-
-    def backward(
-        self,
-        dout: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        plan: LoongTrainPlan,
-        *,
-        kept: Kept = None,
-    ) -> Gradients:
-        """Gradients of this rank's tokens."""
-        saved, computes = (q, k, v, out, lse), [partial(self._backward, plan)] * plan.chunks
-        return backward_by_heads(plan.exchange, dout, saved, computes, kept, plan.problem)
-
-    def _forward(self, plan: LoongTrainPlan, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def _forward(self, plan: LoongTrainPlan, _chunk: int, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         total, steps = Accumulator(like_out(q, v)), iter(plan.steps)
         outer = plan.outer.keys(k, v)
         for window in range(self._outer.size):
@@ -126,7 +97,7 @@ class LoongTrain:
             outer.wait()
         return total.result()
 
-    def _backward(self, plan: LoongTrainPlan, dout: Tensor, saved: Saved, into: Gradients) -> Gradients:
+    def _backward(self, plan: LoongTrainPlan, _chunk: int, dout: Tensor, saved: Saved, into: Gradients) -> Gradients:
         if len(plan.steps) == 1:
             return differentiate(plan.kernel, plan.steps[0], dout, saved, into)
         q, k, v, out, lse = saved

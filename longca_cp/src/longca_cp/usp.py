@@ -13,40 +13,30 @@ Source: USP (arXiv 2405.07719).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from longca.kernels.base import Kernel, torch_device
 from longca.manifests import Layout, Problem, Transport
-from longca.parallel.strategy import Kept
 from longca_cp.exchange import axes_of
-from longca_cp.head_exchange import HeadExchange, head_exchange
+from longca_cp.head_exchange import head_exchange
 from longca_cp.kv_ring import RingTransport, Round, shown_steps
 from longca_cp.overlap import chunks_around_rings
 from longca_cp.ring_p2p import RingPlan, ring_backward, ring_forward
 from longca_cp.step_plans import Gradients, Saved, differentiate, plan_steps
-from longca_cp.ulysses import backward_by_heads, forward_by_heads
+from longca_cp.ulysses import ByHeads, HeadsPlan
 
 __all__ = ["USP", "USPPlan"]
 
 
 @dataclass(eq=False)
-class USPPlan(RingPlan):
-    """A plan for usp. The members of its ring are groups.
-
-    Attributes:
-        exchange: The exchange within a group.
-        chunks: Number of chunks of this rank's heads.
-    """
-
-    exchange: HeadExchange
-    chunks: int
+class USPPlan(RingPlan, HeadsPlan):
+    """A plan for usp. The members of its ring are groups."""
 
 
-class USP:
-    """Ulysses inside, a ring across. See `longca.parallel.strategy.Strategy`."""
+class USP(ByHeads[USPPlan]):
+    """Ulysses inside, a ring across."""
 
     def __init__(self, mesh: DeviceMesh, *, transport: Transport = Transport.AUTO) -> None:
         self._rank, (self._ring, self._group) = axes_of(mesh, ("ring", "ulysses"), transport)
@@ -62,32 +52,12 @@ class USP:
         heads = len(range(*layout.steps[self._rank][0].heads_kv)) // chunks
         ring = RingTransport(self._ring, problem, heads, [Round(tokens, shown)], longest=max(tokens))
         exchange = head_exchange(self._group, layout, groups[self._ring.index], torch_device(problem.device))
-        return USPPlan(problem, layout, self._rank, kernel, steps, ring, exchange, chunks)
+        return USPPlan(problem, layout, self._rank, kernel, steps, exchange, chunks, ring)
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, plan: USPPlan, *, kept: Kept = None, sinks: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Attention of this rank's tokens. It keeps q, k, v, out and lse of its heads."""
-        computes, logits = [partial(ring_forward, self._ring, plan)] * plan.chunks, plan.sinks_of(sinks, plan.chunks)
-        return forward_by_heads(plan.exchange, (q, k, v), computes, kept, logits)
+    def _forward(self, plan: USPPlan, _chunk: int, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return ring_forward(self._ring, plan, q, k, v)
 
-    def backward(
-        self,
-        dout: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        plan: USPPlan,
-        *,
-        kept: Kept = None,
-    ) -> Gradients:
-        """Gradients of this rank's tokens."""
-        saved, computes = (q, k, v, out, lse), [partial(self._backward, plan)] * plan.chunks
-        return backward_by_heads(plan.exchange, dout, saved, computes, kept, plan.problem)
-
-    def _backward(self, plan: USPPlan, dout: Tensor, saved: Saved, into: Gradients) -> Gradients:
+    def _backward(self, plan: USPPlan, _chunk: int, dout: Tensor, saved: Saved, into: Gradients) -> Gradients:
         if self._ring.size == 1:
             return differentiate(plan.kernel, plan.steps[0], dout, saved, into)
         return ring_backward(plan, dout, saved)

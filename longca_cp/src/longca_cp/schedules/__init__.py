@@ -129,7 +129,7 @@ def _sending_back(sizes: Sizes, gathered: Gathered, row: int) -> Phase:
 
 
 def _around(problem: Problem, exchange: ExchangeSizes, computes: list[Schedule], pushes: bool) -> Schedule:
-    """An exchange of heads around the phases of each chunk of heads: `forward_by_heads` and `backward_by_heads`."""
+    """An exchange of heads around the phases of each chunk of heads, as `longca_cp.ulysses.ByHeads` makes it."""
     chunks = len(computes)
     mine, forward = exchange.mine, problem.direction == "forward"
     come, go = (mine.q + mine.kv, mine.out) if forward else (mine.out, mine.q + mine.kv)
