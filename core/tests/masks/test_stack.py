@@ -33,9 +33,12 @@ def test_a_stack_of_cuts_answers_as_each_cut_does(case, data):
         assert [stack.mask(index).count(form) for form in COUNTED] == [cut.count(form) for form in COUNTED]
     for form in Form:
         assert stack.admits(form).tolist() == [cut.admits(form) for cut in cuts], form
-    for form in COUNTED:
-        for most in (1, 2, 3):
+    for most in (1, 2, 3):
+        for form in COUNTED[:2]:
             assert stack.at_most(form, most).tolist() == [cut.count(form) <= most for cut in cuts], (form, most)
+        few, unsettled = (found.tolist() for found in stack.layer_bounds(most))
+        fits = [few[at] or (unsettled[at] and stack.has_layers(at, most)) for at in range(len(cuts))]
+        assert fits == [cut.count(Form.LAYERS) <= most for cut in cuts], most
 
 
 def sums(blocks):

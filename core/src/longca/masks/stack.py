@@ -53,7 +53,6 @@ class MaskStack:
         self._whole = whole
         self._first = np.searchsorted(owner, np.arange(len(seqlens_q) + 1))
         self._admitted: dict[Form, Bools] = {}
-        self._tiles: dict[int, NDArray[np.float64]] = {}
 
     @classmethod
     def of_cuts(cls, mask: SliceMask, q_parts: Sequence[Ints], k_parts: Sequence[Ints], pairs: Ints) -> MaskStack:
@@ -128,18 +127,11 @@ class MaskStack:
                 return np.ones(len(self), np.bool_)
 
     def at_most(self, form: Form, most: int) -> Bools:
-        """Whether each mask takes at most `most` intervals or layers. See `SliceMask.count`."""
-        intervals = form in (Form.ROW_INTERVALS, Form.COLUMN_INTERVALS)
+        """Whether each mask takes at most `most` row intervals or column intervals. See `SliceMask.count`."""
         # Leaving out keys joins or shortens the intervals of a row. It makes no new ones.
-        if intervals and self._whole is not None and self._whole.count(form) <= most:
+        if self._whole is not None and self._whole.count(form) <= most:
             return np.ones(len(self), np.bool_)
-        if intervals:
-            return (self.row_counts if form is Form.ROW_INTERVALS else self.column_counts) <= most
-        if form is not Form.LAYERS:
-            return np.full(len(self), most >= 1)
-        few, unsettled = self.layer_bounds(most)
-        few[unsettled] = [self.has_layers(index, most) for index in np.flatnonzero(unsettled).tolist()]
-        return few
+        return (self.row_counts if form is Form.ROW_INTERVALS else self.column_counts) <= most
 
     def layer_bounds(self, most: int) -> tuple[Bools, Bools]:
         """Which masks certainly take at most `most` layers, and which masks `has_layers` must decide."""
@@ -198,15 +190,9 @@ class MaskStack:
         The columns are the full tiles, the partial ones, the rows of tiles that have any, the tiles of the longest row,
         and those of the longest column.
         """
-        if tile not in self._tiles:
-            sides = (
-                (self.array, self.seqlens_q, self.seqlens_k),
-                (transpose(self.array), self.seqlens_k, self.seqlens_q),
-            )
-            by_query, by_key = (self._tiles_of_rows(*side, tile) for side in sides)
-            full, partial, most, rows = by_query
-            self._tiles[tile] = np.stack([full, partial, rows, most, by_key[2]], axis=1)
-        return self._tiles[tile]
+        full, partial, most, rows = self._tiles_of_rows(self.array, self.seqlens_q, self.seqlens_k, tile)
+        by_key = self._tiles_of_rows(transpose(self.array), self.seqlens_k, self.seqlens_q, tile)
+        return np.stack([full, partial, rows, most, by_key[2]], axis=1)
 
     def _tiles_of_rows(self, slices: SliceArray, seqlens: Ints, others: Ints, tile: int) -> NDArray[np.float64]:
         """Full and partial tiles of each mask, the most in a row of tiles, and the rows that have any: [4, masks]."""
