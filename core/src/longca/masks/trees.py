@@ -39,7 +39,7 @@ def tree(parents: Any, lengths: Any) -> SliceMask:
 
     Raises:
         MaskError: No nodes, other numbers of parents than of lengths, a length below 1, a parent that does not exist or
-            comes after its child, a cycle, or too many tokens or slices.
+            does not come before its child, or too many tokens or slices.
     """
     above, sizes = _nodes(parents, lengths)
     depths = [-1] * (len(above) + 1)  # the last one is that of -1, above the roots
@@ -138,16 +138,9 @@ def _nodes(parents: Any, lengths: Any) -> tuple[list[int], list[int]]:
             raise MaskError(
                 f"node {node} has parent {shown(parent)}, and the nodes are 0 to {len(above) - 1}; give -1 for a root"
             )
-    early = next((node for node, parent in enumerate(above) if parent >= node), -1)
-    path: dict[int, None] = {}
-    up = early
-    while up != -1 and up not in path:
-        path[up], up = None, above[up]
-    if up != -1:
-        cycle = [*path][[*path].index(up) :]
-        raise MaskError(f"the parents have a cycle: {shown([*cycle, up])}; let every path of parents end at -1")
-    if early != -1:
-        raise MaskError(
-            f"node {early} comes before its parent {above[early]}; list parents before children, such as depth-first"
-        )
+        if parent >= node:
+            raise MaskError(
+                f"node {node} does not come after its parent {parent}; list parents before children, such as "
+                "depth-first, and give -1 for a root"
+            )
     return above, sizes
