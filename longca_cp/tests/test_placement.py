@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longca import masks
-from longca.errors import RequestError, UnknownNameError, UnsupportedError
+from longca.errors import UnsupportedError
 from longca_cp import RING_P2P
 from longca_cp.placement import PLACEMENTS, document_lengths, place
 
@@ -65,14 +65,6 @@ def test_zigzag_shares_a_causal_mask_out_exactly(parts):
     mask = masks.build("causal", 2 * parts * 32)
     areas = {mask.cut(part, [(0, mask.seqlen_k)]).area for part in place("zigzag", mask, parts)}
     assert len(areas) == 1
-
-
-def test_what_is_no_placement():
-    mask = masks.build("causal", 16)
-    with pytest.raises(UnknownNameError, match=r"unknown placement 'zig_zag'\. Did you mean zigzag"):
-        place("zig_zag", mask, 2)
-    with pytest.raises(RequestError, match="placed on 0 parts; give at least 1"):
-        place("zigzag", mask, 0)
 
 
 # Documents

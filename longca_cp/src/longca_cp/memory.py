@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
-from longca.errors import UnknownNameError
 from longca.manifests import Problem, StrategyMemory, Transport
 from longca.manifests.offers import DTYPE_BYTES
 from longca.manifests.problem import Direction
@@ -251,12 +250,7 @@ def peak_bytes(
     Returns:
         Bytes beyond q, k and v, the gradient of the output and the tensors that the forward kept. They do not count
         the log-sum-exps and the kernel's own allocations.
-
-    Raises:
-        UnknownNameError: The strategy is not in this distribution.
     """
-    if strategy not in _PEAKS:
-        raise UnknownNameError("strategy", strategy, _PEAKS)
     formula = _PEAKS[strategy][problem.direction != "forward"]
     return formula(Share.of(problem, axis_sizes, nccl, axes_with_links(transport, axis_sizes, nccl)), axis_sizes)
 

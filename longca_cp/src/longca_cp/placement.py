@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from longca.errors import RequestError, UnknownNameError, UnsupportedError
+from longca.errors import UnsupportedError
 from longca.manifests.strategy import Ranges, SharedPlacement
 from longca.masks import BlockSparseMask, Mask, SliceMask
 from longca.plan_cache import PlanCache
@@ -86,15 +86,9 @@ def place(kind: str, mask: Mask, parts: int) -> tuple[Ranges, ...]:
     A `SharedPlacement` places by the weighted sum of its masks. The mask has as many queries as keys.
 
     Raises:
-        UnknownNameError: There is no such placement.
-        RequestError: Fewer than one part.
         UnsupportedError: A mask has no documents, for a placement of documents. Block-sparse masks have fewer blocks
             in common than parts.
     """
-    if kind not in PLACEMENTS:
-        raise UnknownNameError("placement", kind, PLACEMENTS)
-    if parts < 1:
-        raise RequestError(f"tokens were to be placed on {parts} parts; give at least 1")
     weighed = kind.weighed if isinstance(kind, SharedPlacement) else ((mask, 1.0),)
     about = str(kind), parts, tuple((one.key, weight) for one, weight in weighed)
     return _PLACED.get(weighed[0][0], about, lambda: _dealt(kind, weighed, parts))

@@ -30,7 +30,7 @@ def whole_pairs(mask: SliceMask, steps: Steps) -> _Bools:
     whole if a corner is not visible, because the pair has a token there. Only the
     remaining pairs are cut. The answers are [parts, parts].
     """
-    return _WHOLE.get(mask, _Parts(steps), lambda: _whole_pairs(mask, steps))
+    return _WHOLE.get(mask, steps.parts, lambda: _whole_pairs(mask, steps))
 
 
 def whole_steps(problem: Problem, layout: Layout) -> _Bools:
@@ -41,19 +41,6 @@ def whole_steps(problem: Problem, layout: Layout) -> _Bools:
     cells = tokens[queries] * tokens[keys] * np.array([len(each) for each in mask_heads(problem, layout)])[heads]
     whole: _Bools = (cells > 0) & (step_areas(problem, layout) == cells)
     return whole
-
-
-class _Parts:
-    """A layout's parts as a key, with a hash that reads the first part alone."""
-
-    def __init__(self, steps: Steps) -> None:
-        self._parts = steps.parts
-
-    def __hash__(self) -> int:
-        return hash((len(self._parts), self._parts[:1]))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Parts) and self._parts == other._parts
 
 
 #: The latest answers.
