@@ -57,6 +57,8 @@ def shared_layouts(
             one by one.
         UnknownNameError: Nobody provides the strategy or its placement.
     """
+    if len(weighted) == 1:
+        return (registry.layout(strategy, weighted[0][0], sizes, placement),)
     shared = SharedPlacement(placement, [(problem.concrete_mask, weight) for problem, weight in weighted])
     layouts = []
     for problem, _ in weighted:

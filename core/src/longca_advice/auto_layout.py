@@ -178,10 +178,7 @@ def _candidates(
     found: list[_Layouts] = []
     for placement in placements:
         try:
-            if len(weighted) == 1:
-                found.append((registry.layout(strategy, weighted[0][0], sizes, placement),))
-            else:
-                found.append(shared_layouts(registry, weighted, strategy, sizes, placement))
+            found.append(shared_layouts(registry, weighted, strategy, sizes, placement))
         except UnsupportedError as error:
             refusals.setdefault(str(error), []).append(f"{strategy} {placement}")
     return found

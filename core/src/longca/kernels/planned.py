@@ -11,12 +11,13 @@ import torch
 from torch import _C, Tensor
 
 from longca import plugins
-from longca.adviser import Choice, adviser, log
+from longca.adviser import adviser, log
 from longca.errors import PluginError, RequestError
 from longca.kernels.ahead import Prefetch, ask, take
 from longca.kernels.base import Kernel, Plan, as_in_an_operator, device_of, in_given_dtypes, on_device_of
 from longca.kernels.refusals import check_taken
 from longca.kernels.sinks import backward_with_sinks, forward_with_sinks
+from longca.kernels.unverified import check_unverified, choose_checked
 from longca.manifests import Direction, Problem
 from longca.masks import Mask
 from longca.plan_cache import PlanCache
@@ -130,30 +131,15 @@ def _make(mask: Mask | int, qkv: _QKV, settings: Settings, training: bool) -> Pl
 def _plan(name: str, problem: Problem) -> tuple[Kernel, Plan]:
     registry = plugins.registry()
     if name == "auto":
-        choice = _chosen(registry, problem)
+        choice = choose_checked(registry, problem, lambda asked: adviser().choose(asked, registry))
         log(choice)
         name = choice.kernel
     else:
         verdict = registry.resolve(name, problem)
         check_taken(registry, verdict, problem)
-        if problem.allow_unverified:
-            from longca.kernels.unverified import check_unverified
-
-            check_unverified(registry, verdict, problem)
+        check_unverified(registry, verdict, problem)
     kernel: Kernel = registry.load(name)
     return kernel, kernel.plan(problem)
-
-
-def _chosen(registry: plugins.Registry, problem: Problem) -> Choice:
-    def choose(asked: Problem) -> Choice:
-        choice: Choice = adviser().choose(asked, registry)
-        return choice
-
-    if not problem.allow_unverified:
-        return choose(problem)
-    from longca.kernels.unverified import choose_checked
-
-    return choose_checked(registry, problem, choose)
 
 
 def problem_of(q: Tensor, k: Tensor, v: Tensor, mask: Mask, settings: Settings, training: bool) -> Problem:

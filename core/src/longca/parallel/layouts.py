@@ -153,7 +153,7 @@ def placed(
     that is `alone` makes its own choice for `auto`, on which the ranks of a device mesh do not agree.
     """
     registry = plugins.registry()
-    problems = [(replace(problem, mask=mask), weight) for mask, weight in shared]
+    problems = [(replace(problem, mask=mask), weight) for mask, weight in shared] or [(problem, 1.0)]
     if strategy == AUTO:
         wanted = runnable({name: manifest.axes for name, manifest in registry.strategies.items()}, mesh)
     else:
@@ -162,14 +162,12 @@ def placed(
         if len(manifest.placements) == 1 and not shared:
             placement = manifest.placements[0]
     if AUTO in (strategy, placement):
-        asked = problems or [(problem, 1.0)], wanted, kernel, placement, one_host(mesh)
+        asked = problems, wanted, kernel, placement, one_host(mesh)
         shape = problem.heads_q, problem.heads_kv, problem.dims, problem.dtype, problem.device
         masks = tuple((mask.key, weight) for mask, weight in shared)
         about = registry, shape, tuple(wanted), kernel, placement, masks
         strategy, placement = _chosen(problem.mask, about, mesh, partial(adviser().arrange, registry, *asked), alone)
-    if shared:
-        return shared_layouts(registry, problems, strategy, wanted[strategy], placement)
-    return (registry.layout(strategy, problem, wanted[strategy], placement),)
+    return shared_layouts(registry, problems, strategy, wanted[strategy], placement)
 
 
 def _chosen(
