@@ -56,14 +56,12 @@ class Registry:
     and RequestError for what is no name of a kernel or of a pair.
 
     Attributes:
-        disabled: Entry points and distributions that are left out.
         plugins: All plugins: the core first, then by distribution name.
         kernels: Kernels by name, in the plugins' order and within a plugin in its own.
         strategies: Context-parallel strategies by name, in the same order.
     """
 
     def __init__(self, disabled: frozenset[str] = frozenset()) -> None:
-        self.disabled = disabled
         self.kernels: dict[str, KernelManifest] = {}
         self.strategies: dict[str, StrategyManifest] = {}
         self._owners: dict[tuple[type[Manifest], str], PluginInfo] = {}

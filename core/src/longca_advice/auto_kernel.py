@@ -27,6 +27,7 @@ from itertools import takewhile
 
 from longca.adviser import Choice
 from longca.manifests import Problem, Verdict
+from longca.plain_text import time_text
 from longca.plugins import Registry
 from longca_advice.candidates import Candidate, pair_candidates, single_candidates
 from longca_advice.devices import Capacity
@@ -174,14 +175,10 @@ def explained(found: Candidate, sentences: Sequence[str], fits: bool) -> Choice:
 
 def interval(found: Candidate) -> str:
     """A predicted time and its interval in words."""
-    seconds, low, high = (_time(each) for each in (found.seconds, *found.interval))
+    seconds, low, high = (time_text(each) for each in (found.seconds, *found.interval))
     return f"{seconds} ({low} to {high})"
 
 
 def _subject(request: Request, title: str) -> str:
     """A choice and the mask that it is for, in words."""
     return f"{title} for {request.problem.mask.label}{' in training' * request.training}"
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
