@@ -164,7 +164,7 @@ class Registry:
             return verdict
         plugin = self.provider(manifest.name)
         if plugin.can_veto:
-            parts = (problem,) if layout is None else (step for _, step in distinct_steps(problem, layout))
+            parts: Iterable[Problem] = (problem,) if layout is None else distinct_steps(problem, layout)
             if reasons := plugin.veto(manifest.name, parts):
                 return Verdict(manifest.name, None, reasons)
         return verdict

@@ -278,11 +278,10 @@ def step_problems(problem: Problem, layout: Layout) -> StepProblems:
 _PROBLEMS: PlanCache[StepProblems] = PlanCache(8)
 
 
-def distinct_steps(problem: Problem, layout: Layout) -> Iterator[tuple[int, Problem]]:
-    """The non-empty steps that differ from the earlier ones in mask, heads or composition, each with its rank."""
+def distinct_steps(problem: Problem, layout: Layout) -> Iterator[Problem]:
+    """The non-empty steps that differ from the earlier ones in mask, heads or composition."""
     if not isinstance(problem.mask, SliceMask):
-        for rank, steps in enumerate(step_problems(problem, layout)):
-            yield from ((rank, step) for step in steps if step is not None)
+        yield from (step for steps in step_problems(problem, layout) for step in steps if step is not None)
         return
     seen: set[tuple[object, ...]] = set()
     for stack in step_stacks(problem, layout):
@@ -294,7 +293,7 @@ def distinct_steps(problem: Problem, layout: Layout) -> Iterator[tuple[int, Prob
             key = *row, slices[stack.cut[index]]
             if key not in seen:
                 seen.add(key)
-                yield int(stack.ranks[index]), stack.problem(problem, index)
+                yield stack.problem(problem, index)
 
 
 def rank_areas(problem: Problem, layout: Layout) -> list[int]:

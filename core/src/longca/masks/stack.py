@@ -118,7 +118,7 @@ class MaskStack:
             case Form.WINDOW:
                 return self._windows[0]
             case Form.VARLEN:
-                return self.varlen
+                return self._varlen[0]
             case Form.BLOCK_SPARSE:
                 return np.zeros(len(self), np.bool_)
             case Form.DENSE:
@@ -135,7 +135,7 @@ class MaskStack:
 
     def layer_bounds(self, most: int) -> tuple[Bools, Bools]:
         """Which masks certainly take at most `most` layers, and which masks `has_layers` must decide."""
-        few = (self.varlen & (most >= 1)) | (self.areas == 0)
+        few = (self._varlen[0] & (most >= 1)) | (self.areas == 0)
         # A layer shows each query one interval of keys, and each key one interval of queries.
         return few, ~few & (self.row_counts <= most) & (self.column_counts <= most)
 
@@ -144,11 +144,6 @@ class MaskStack:
         slices = self.slices(index)
         digest = hashlib.blake2b(slices.tobytes(), digest_size=16).digest()
         return _FEW_LAYERS.get(None, (most, digest), lambda: layering.fit_layers(merge(slices), most))
-
-    @property
-    def varlen(self) -> Bools:
-        """Whether each mask consists of documents that share a window."""
-        return self._varlen[0]
 
     def documents(self, index: int) -> Varlen | None:
         """The documents of one mask, or None if it does not consist of some that share a window."""
