@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
+    "ENDS",
     "ENOUGH",
     "LEAST",
     "LEVEL",
@@ -32,10 +33,13 @@ __all__ = [
     "drift",
     "geometric_mean_interval",
     "median_interval",
+    "middle_places",
 ]
 
 #: Share of intervals that contain the true value, number of resamples, and the seed of the resamples.
 LEVEL, RESAMPLES, SEED = 0.95, 4000, 0
+#: The shares of resamples below the ends of an interval.
+ENDS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 #: Samples below which there is no interval. Two samples do not show a median's spread.
 LEAST = 3
 #: Samples a side from which intervals have their nominal level.
@@ -62,54 +66,56 @@ class Interval:
         return bool(np.isfinite(self.low) and np.isfinite(self.high))
 
 
-def median_interval(samples: Sequence[float], *, level: float = LEVEL, seed: int = SEED) -> Interval:
-    """The median of one or more samples. `level` is the share of such intervals that contain the true median."""
-    draws = _median_draws(samples, np.random.default_rng(seed))
-    return _interval(float(np.median(samples)), draws, level, known=len(samples) >= LEAST)
+def median_interval(samples: Sequence[float]) -> Interval:
+    """The median of one or more samples."""
+    draws = _median_draws(samples, np.random.default_rng(SEED))
+    return _interval(float(np.median(samples)), draws, known=len(samples) >= LEAST)
 
 
-def geometric_mean_interval(
-    pairs: Iterable[tuple[Sequence[float], Sequence[float]]], *, level: float = LEVEL, seed: int = SEED
-) -> Interval:
+def geometric_mean_interval(pairs: Iterable[tuple[Sequence[float], Sequence[float]]]) -> Interval:
     """The geometric mean of median(a) / median(b) over one or more pairs. Each pair's samples are resampled.
 
     The interval is about these pairs. They are not a draw from other pairs.
     """
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(SEED)
     total, draws, count, known = 0.0, np.zeros(RESAMPLES), 0, True
     for a, b in pairs:
         total += float(np.log(np.median(a)) - np.log(np.median(b)))
         draws += np.log(_median_draws(a, random)) - np.log(_median_draws(b, random))
         count, known = count + 1, known and min(len(a), len(b)) >= LEAST
     assert count, "a mean of no pairs"
-    return _interval(float(np.exp(total / count)), np.exp(draws / count), level, known=known)
+    return _interval(float(np.exp(total / count)), np.exp(draws / count), known=known)
 
 
 def _median_draws(samples: Sequence[float], random: np.random.Generator) -> NDArray[np.float64]:
-    """Medians of resamples, drawn without the resamples.
+    """Medians of resamples."""
+    ordered = np.sort(np.asarray(samples, dtype=np.float64))
+    lower, upper = middle_places(len(ordered), random)
+    return (ordered[lower] + ordered[upper]) / 2
+
+
+def middle_places(count: int, random: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The two middle places of each resample of sorted samples, drawn without the resamples.
 
     A resample is n uniform places in the sorted samples. The k-th smallest place is distributed as Beta(k, n − k + 1).
     Given that place, the next one is at Beta(1, n − k) of the rest above it.
     """
-    ordered = np.sort(np.asarray(samples, dtype=np.float64))
-    count = len(ordered)
     middle = (count + 1) // 2
     place = random.beta(middle, count - middle + 1, RESAMPLES)
-    lower = ordered[_index(place, count)]
+    lower = _index(place, count)
     if count % 2:
-        return lower
-    place += (1 - place) * random.beta(1, count - middle, RESAMPLES)
-    return (lower + ordered[_index(place, count)]) / 2
+        return lower, lower
+    return lower, _index(place + (1 - place) * random.beta(1, count - middle, RESAMPLES), count)
 
 
 def _index(place: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     return np.minimum((place * count).astype(np.int64), count - 1)
 
 
-def _interval(value: float, draws: NDArray[np.float64], level: float, *, known: bool) -> Interval:
+def _interval(value: float, draws: NDArray[np.float64], *, known: bool) -> Interval:
     if not known:
         return Interval(value, -np.inf, np.inf)
-    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(draws, ENDS)
     # exp(log(x)) is x up to rounding, and an interval must contain its own value.
     return Interval(value, min(float(low), value), max(float(high), value))
 

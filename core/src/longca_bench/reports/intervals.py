@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca_bench.measuring.statistics import LEAST, LEVEL, RESAMPLES, SEED, Interval, geometric_mean_interval
+from longca_bench.measuring.statistics import (
+    ENDS,
+    LEAST,
+    RESAMPLES,
+    SEED,
+    Interval,
+    geometric_mean_interval,
+    middle_places,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,7 +31,6 @@ __all__ = ["mean_ratio", "median_bounds", "ratio_intervals"]
 _AT_ONCE = 512
 #: Pairs from which a mean's interval is that of a normal distribution.
 _MANY = 1000
-_ENDS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 
 Samples = Sequence[Sequence[float]]
 Pairs = Sequence[tuple[Sequence[float], Sequence[float]]]
@@ -32,7 +39,7 @@ Pairs = Sequence[tuple[Sequence[float], Sequence[float]]]
 def median_bounds(samples: Samples) -> NDArray[np.float64]:
     """The ends of each median's interval: [records, 2], NaN with too few samples."""
     found = np.full((len(samples), 2), np.nan)
-    for counts, places, (ordered,) in _by_count(samples):
+    for counts, places, (ordered,) in _by_count(list(samples)):
         (drawn,), often = _drawn(*counts)
         found[places] = _ends(_medians(ordered, drawn), often, np.median(ordered, axis=1))
     return found
@@ -82,18 +89,14 @@ def _by_count(
             continue
         for first in range(0, len(places), _AT_ONCE):
             some = places[first : first + _AT_ONCE]
-            yield counts, some, [np.sort(np.array([_at(side, place) for place in some]), axis=1) for side in sides]
-
-
-def _at(side: Any, place: int) -> Any:
-    return side.iloc[place] if hasattr(side, "iloc") else side[place]
+            yield counts, some, [np.sort(np.array([side[place] for place in some]), axis=1) for side in sides]
 
 
 @cache
 def _drawn(*counts: int) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
     """The two middle places of the resamples of each side, as `statistics` draws them, and how often each was drawn."""
     random = np.random.default_rng(SEED)
-    every = [middle for count in counts for middle in _places(count, random)]
+    every = [middle for count in counts for middle in middle_places(count, random)]
     sizes = [count for count in counts for _ in range(2)]
     drawn, often = np.unique(np.ravel_multi_index(every, sizes), return_counts=True)
     middles = np.stack(np.unravel_index(drawn, sizes))
@@ -103,19 +106,6 @@ def _drawn(*counts: int) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
 def _medians(ordered: NDArray[np.float64], middles: NDArray[np.int64]) -> NDArray[np.float64]:
     """The medians of resamples of each record: [records, draws]."""
     return (ordered[:, middles[0]] + ordered[:, middles[1]]) / 2
-
-
-def _places(count: int, random: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    middle = (count + 1) // 2
-    place = random.beta(middle, count - middle + 1, RESAMPLES)
-    lower = _index(place, count)
-    if count % 2:
-        return lower, lower
-    return lower, _index(place + (1 - place) * random.beta(1, count - middle, RESAMPLES), count)
-
-
-def _index(place: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    return np.minimum((place * count).astype(np.int64), count - 1)
 
 
 def _ends(draws: NDArray[np.float64], often: NDArray[np.int64], middle: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -128,5 +118,5 @@ def _ends(draws: NDArray[np.float64], often: NDArray[np.int64], middle: NDArray[
         low, high = (ordered[records, (ranks > rank).argmax(axis=1)] for rank in (int(place), int(place) + 1))
         return low + (high - low) * (place - int(place))
 
-    low, high = map(quantile, _ENDS)
+    low, high = map(quantile, ENDS)
     return np.stack((np.minimum(low, middle), np.maximum(high, middle)), axis=1)
