@@ -13,11 +13,12 @@ from longca.manifests import Direction, Problem
 from longca_bench.measuring.arena import Arena
 from longca_bench.measuring.remote_kernel import empty_results
 from longca_bench.measuring.results import NAMES
-from longca_bench.measuring.shares import Share, SharedInputs, by_heads, held_tokens
+from longca_bench.measuring.shares import SharedInputs, by_heads, held_tokens, numbered
 from longca_bench.measuring.world import World
 from longca_bench.suites.tasks import Sharing
 from longca_bench.verification.change import Change
 from longca_bench.verification.findings import INCOMPLETE, Finding, check_lse_counts, check_values, is_complete, wrong
+from longca_bench.verification.head_sample import HeadSample
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.reference import Reference
 from longca_bench.verification.rows import Checksums, at_tokens, drawn_tokens, rows_at
@@ -105,7 +106,7 @@ class Shard:
             found += self.here(self.checksums.check(dict(results), self.change))
         return found
 
-    def _at(self, tokens: Tensor, results: Mapping[str, Tensor], dealt: Sequence[Share]) -> Results:
+    def _at(self, tokens: Tensor, results: Mapping[str, Tensor], dealt: Sequence[HeadSample]) -> Results:
         """Some tokens of this rank's heads, from the results of all ranks, for the inputs as they were drawn."""
         held = [tokens[self._owner[tokens] == rank] for rank in range(self._world.size)]
         rows = self._row[held[self._world.rank]]
@@ -121,7 +122,7 @@ class Shard:
         """The findings of the counts of visible keys, for this rank's lse [Hq, Tl] of q = 0."""
         share = self._shared.shares[self._world.rank]
         whole = by_heads("lse", self.change.undo("lse", lse), self._held, self._shared.shares, self._world)
-        return [] if share.is_empty else self._named(check_lse_counts(whole, share.problem(self._problem)).findings)
+        return [] if not share.heads_kv else self._named(check_lse_counts(whole, share.problem(self._problem)).findings)
 
     def here(self, found: Iterable[Finding]) -> list[Finding]:
         """Findings, with this rank's number."""
@@ -130,7 +131,7 @@ class Shard:
     def _named(self, found: Iterable[Finding]) -> list[Finding]:
         """Findings in this rank's share of the verified heads. A failure names the rank that holds its token."""
         share = self._shared.shares[self._world.rank]
-        named = [share.named(each).placed(self.change.place) for each in found]
+        named = [numbered(each, share).placed(self.change.place) for each in found]
         return [each if each.passed else _on(each, int(self._owner[each.token])) for each in named]
 
 

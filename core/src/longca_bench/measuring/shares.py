@@ -19,48 +19,14 @@ from longca.manifests import Direction, Layout, Problem
 from longca_bench.measuring.world import World
 from longca_bench.suites.case import Case
 from longca_bench.verification.findings import Finding
-from longca_bench.verification.head_sample import sample_heads
+from longca_bench.verification.head_sample import HeadSample, sample_heads
 from longca_bench.verification.inputs import Inputs, draw_inputs
 from longca_bench.verification.reference import Reference, reference
 
-__all__ = ["InputCache", "Share", "SharedInputs", "by_heads", "held_tokens", "shares", "shares_of_all", "worst"]
-
-_OF_KEYS = ("k", "v", "dk", "dv")
+__all__ = ["InputCache", "SharedInputs", "by_heads", "held_tokens", "numbered", "shares", "shares_of_all", "worst"]
 
 
-@dataclass(frozen=True)
-class Share:
-    """Neighbouring KV heads, with their query heads: (start, stop) of each."""
-
-    heads_q: tuple[int, int]
-    heads_kv: tuple[int, int]
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether it has no head."""
-        return self.heads_kv[0] == self.heads_kv[1]
-
-    def heads(self, name: str) -> slice:
-        """The heads of a tensor, by the tensor's name."""
-        return slice(*(self.heads_kv if name in _OF_KEYS else self.heads_q))
-
-    def problem(self, problem: Problem) -> Problem:
-        """The problem of these heads alone."""
-        if self == Share((0, problem.heads_q), (0, problem.num_heads_kv)):
-            return problem
-        return problem.narrowed(range(*self.heads_q), range(*self.heads_kv))
-
-    def inputs(self, inputs: Inputs) -> Inputs:
-        """The tensors of these heads. They have memory of their own, unless the share has all heads."""
-        names = ("q", "k", "v", "dout")
-        return Inputs(*(getattr(inputs, name)[:, self.heads(name)].contiguous() for name in names))
-
-    def named(self, finding: Finding) -> Finding:
-        """A finding in this share, with the head's number among all heads."""
-        return replace(finding, head=finding.head + self.heads(finding.tensor.split()[0]).start)
-
-
-def shares(problem: Problem, ranks: int, random: Random) -> list[Share]:
+def shares(problem: Problem, ranks: int, random: Random) -> list[HeadSample]:
     """Every rank's share of the heads that are verified. A share is empty if ranks outnumber the KV heads.
 
     For a problem so large that some heads stand for all, each rank has neighbours among its heads of `shares_of_all`.
@@ -72,26 +38,16 @@ def shares(problem: Problem, ranks: int, random: Random) -> list[Share]:
     if sample is None:
         return everything
     group, most = problem.heads_q // problem.num_heads_kv, max(1, len(sample.heads_kv) // ranks)
-    return _dealt((_some(most, *share.heads_kv, random) for share in everything), group)
+    firsts = [random.randint(0, max(0, len(share.heads_kv) - most)) for share in everything]
+    some = zip(everything, firsts, strict=True)
+    return [HeadSample.grouped(share.heads_kv[first : first + most], group) for share, first in some]
 
 
-def shares_of_all(problem: Problem, ranks: int) -> list[Share]:
+def shares_of_all(problem: Problem, ranks: int) -> list[HeadSample]:
     """Every rank's share of all heads, dealt as equally as possible."""
     count = problem.num_heads_kv
     group, bounds = problem.heads_q // count, [count * rank // ranks for rank in range(ranks + 1)]
-    return _dealt(pairwise(bounds), group)
-
-
-def _dealt(heads_kv: Iterable[tuple[int, int]], group: int) -> list[Share]:
-    return [Share((start * group, stop * group), (start, stop)) for start, stop in heads_kv]
-
-
-def _some(most: int, start: int, stop: int, random: Random) -> tuple[int, int]:
-    """The verified heads among those of a rank, which are drawn."""
-    if stop - start <= most:
-        return start, stop
-    first = random.randint(start, stop - most)
-    return first, first + most
+    return [HeadSample.grouped(range(*each), group) for each in pairwise(bounds)]
 
 
 def held_tokens(layout: Layout, places: Sequence[int]) -> list[Tensor]:
@@ -99,24 +55,27 @@ def held_tokens(layout: Layout, places: Sequence[int]) -> list[Tensor]:
     return [torch.from_numpy(layout.positions(place)) for place in places]
 
 
-def by_heads(name: str, mine: Tensor, held: Sequence[Tensor], dealt: Sequence[Share], world: World) -> Tensor:
+def by_heads(name: str, mine: Tensor, held: Sequence[Tensor], dealt: Sequence[HeadSample], world: World) -> Tensor:
     """Sends every rank the tokens of its heads. All ranks call this.
 
     This rank gives its tokens of all heads: [Tl, H, D], or [Hq, Tl] for an lse. `held` has the tokens of each rank's
     rows, and `dealt` every rank's share. Returns all tokens, in order, of this rank's heads: [T, H of the share, D], or
     [Hq of the share, T].
     """
-    rows = mine.T[..., None] if name == "lse" else mine
-    wanted = [share.heads(name) for share in dealt]
-    counts = [each.stop - each.start for each in wanted]
-    width, own = rows.shape[2], counts[world.rank]
-    sent = torch.cat([rows[:, heads].reshape(-1) for heads in wanted])
+    width, own = 1 if name == "lse" else mine.shape[2], len(dealt[world.rank].indices(name))
+    theirs = [share.of(name, mine) for share in dealt]
+    sent = [(part.T if name == "lse" else part).reshape(-1) for part in theirs]
     sizes_in = [len(tokens) * own * width for tokens in held]
-    received = world.all_to_all(sent, [len(rows) * count * width for count in counts], sizes_in)
-    order = torch.cat([*held]).argsort().to(rows.device)
+    received = world.all_to_all(torch.cat(sent), [len(part) for part in sent], sizes_in)
+    order = torch.cat([*held]).argsort().to(mine.device)
     parts = [part.view(len(tokens), own, width) for part, tokens in zip(received.split(sizes_in), held, strict=True)]
     whole = torch.cat(parts)[order]
     return whole[..., 0].T.contiguous() if name == "lse" else whole
+
+
+def numbered(finding: Finding, share: HeadSample) -> Finding:
+    """A finding in a share, with the head's number among all heads."""
+    return replace(finding, head=share.indices(finding.tensor.split()[0])[finding.head])
 
 
 def worst(found: Iterable[Iterable[Finding]]) -> tuple[Finding, ...]:
@@ -143,7 +102,7 @@ class SharedInputs:
     """
 
     inputs: Inputs
-    shares: list[Share]
+    shares: list[HeadSample]
     mine: Inputs
     expected: Reference | None
     kept: dict[tuple[str, str], Any] = field(default_factory=dict)
@@ -154,7 +113,7 @@ class SharedInputs:
         if len(self.shares) == 1:
             sample = self.expected.sample if self.expected is not None else None
             return None if sample is None else sample.heads_kv
-        heads = tuple(head for share in self.shares for head in range(*share.heads_kv))
+        heads = tuple(head for share in self.shares for head in share.heads_kv)
         return None if len(heads) == self.inputs.k.shape[1] else heads
 
 
@@ -188,7 +147,7 @@ class InputCache:
         dealt = shares(problem, self._world.size, random)
         share = dealt[self._world.rank]
         mine, expected = share.inputs(inputs), None
-        if not share.is_empty:
+        if share.heads_kv:
             widest = replace(
                 problem, direction=Direction.BACKWARD if case.seqlen in self._with_backward else Direction.FORWARD
             )

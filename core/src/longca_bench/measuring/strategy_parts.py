@@ -21,13 +21,14 @@ from longca_bench.measuring.messages import COMPUTING
 from longca_bench.measuring.remote_kernel import RemoteKernel, arguments_of
 from longca_bench.measuring.remote_strategy import RemoteStrategy, agreed
 from longca_bench.measuring.results import ContractError
-from longca_bench.measuring.shares import Share, SharedInputs, worst
+from longca_bench.measuring.shares import SharedInputs, numbered, worst
 from longca_bench.measuring.statistics import Interval, median_interval
 from longca_bench.measuring.timing import Timing, loading_calls, take_samples, take_turns
 from longca_bench.measuring.world import Instruments, World
 from longca_bench.suites.case import Case
 from longca_bench.verification.change import Change
 from longca_bench.verification.findings import INCOMPLETE, Finding, is_complete
+from longca_bench.verification.head_sample import HeadSample
 from longca_bench.verification.inputs import Inputs
 from longca_bench.verification.reference import Reference
 from longca_bench.verification.verify import Means, check_backward, check_forward
@@ -81,7 +82,7 @@ def _measured_baseline(
         if shared.expected is None:
             return []
         about = strategy.kernel, share.problem(problem), shared.mine, shared.expected
-        return [share.named(each) for each in verify_baseline(*about, rough_lse=strategy.sharing.rough_alone)]
+        return [numbered(each, share) for each in verify_baseline(*about, rough_lse=strategy.sharing.rough_alone)]
 
     announce(f"{COMPUTING} alone")
     found = agreed(world, verified, lambda: announce("alone"))
@@ -116,7 +117,7 @@ def verify_baseline(
     return check_backward(kernel, plan, mine, out, lse, expected, means).findings
 
 
-def equal_share(problem: Problem, ranks: int) -> Share | None:
+def equal_share(problem: Problem, ranks: int) -> HeadSample | None:
     """The first of `ranks` equal parts of the query heads, with their KV heads, or None without such parts."""
     if problem.heads_q % ranks:
         return None
@@ -124,7 +125,7 @@ def equal_share(problem: Problem, ranks: int) -> Share | None:
     group = problem.heads_q // problem.num_heads_kv
     if heads_q % group and group % heads_q:
         return None
-    return Share((0, heads_q), (0, max(1, heads_q // group)))
+    return HeadSample(tuple(range(max(1, heads_q // group))), tuple(range(heads_q)))
 
 
 class _BaselineCalls:

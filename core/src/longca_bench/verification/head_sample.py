@@ -6,10 +6,10 @@ head. The heads are drawn, so no kernel knows them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random, SystemRandom
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,23 +27,32 @@ _LEAST = 2
 
 @dataclass(frozen=True)
 class HeadSample:
-    """The numbers of some KV heads of a problem, and of all their query heads."""
+    """The numbers of some KV heads of a problem, and of query heads that they serve."""
 
     heads_kv: tuple[int, ...]
     heads_q: tuple[int, ...]
 
+    @classmethod
+    def grouped(cls, heads_kv: Iterable[int], group: int) -> HeadSample:
+        """Some KV heads with all their query heads, a group for each."""
+        some = tuple(heads_kv)
+        return cls(some, tuple(head * group + each for head in some for each in range(group)))
+
     def problem(self, problem: Problem) -> Problem:
         """The problem of these heads alone."""
-        return problem.narrowed(self.heads_q, self.heads_kv)
+        has_all = len(self.heads_q) == problem.heads_q
+        return problem if has_all else problem.narrowed(self.heads_q, self.heads_kv)
 
     def inputs(self, inputs: Inputs) -> Inputs:
-        """The tensors of these heads."""
+        """The tensors of these heads. They have memory of their own, unless these are all heads."""
         return Inputs(*(self.of(name, getattr(inputs, name)) for name in ("q", "k", "v", "dout")))
 
     def of(self, name: str, tensor: Tensor) -> Tensor:
         """These heads of a tensor, by its name: of `lse` [Hq, Tq], or of any other [T, H, D]."""
-        index = torch.tensor(self.indices(name), device=tensor.device)
-        return tensor.index_select(0 if name == "lse" else 1, index)
+        indices, dim = self.indices(name), int(name != "lse")
+        if len(indices) == tensor.shape[dim]:
+            return tensor
+        return tensor.index_select(dim, torch.tensor(indices, dtype=torch.int64, device=tensor.device))
 
     def indices(self, name: str) -> tuple[int, ...]:
         """Numbers of the heads in a tensor, by its name."""
@@ -56,10 +65,7 @@ def sample_heads(problem: Problem, random: Random = SystemRandom()) -> HeadSampl
     fits = max(_LEAST, SAMPLED_PAIRS * count // max(1, _pairs(problem)))
     if fits >= count:
         return None
-    heads_kv = np.array(sorted(random.sample(range(count), fits)))
-    group = problem.heads_q // count
-    heads_q = heads_kv[:, None] * group + np.arange(group)
-    return HeadSample(tuple(heads_kv.tolist()), tuple(heads_q.ravel().tolist()))
+    return HeadSample.grouped(sorted(random.sample(range(count), fits)), problem.heads_q // count)
 
 
 def _pairs(problem: Problem) -> int:

@@ -111,7 +111,7 @@ def test_of_a_backward_its_gradients_are_found(setup):
 
 
 @pytest.mark.parametrize(
-    ("ranks", "share"), [(1, ((0, 4), (0, 2))), (2, ((0, 2), (0, 1))), (4, ((0, 1), (0, 1))), (3, None), (8, None)]
+    ("ranks", "share"), [(1, ((0, 1, 2, 3), (0, 1))), (2, ((0, 1), (0,))), (4, ((0,), (0,))), (3, None), (8, None)]
 )
 def test_an_equal_share_of_the_heads(setup, ranks, share):
     problem = setup().problem

@@ -82,17 +82,17 @@ def check_heads(world):
     places, dealt = (2, 0, 1), shares_of_all(problem, RANKS)
     held, drawn = held_tokens(layout, places), torch.tensor([1, 2, 6, 9])
     some = [tokens[torch.isin(tokens, drawn)] for tokens in held]
-    assert [share.heads_kv for share in dealt] == [(0, 0), (0, 1), (1, 2)]
+    assert [share.heads_kv for share in dealt] == [(), (0,), (1,)]
     share, place = dealt[world.rank], places[world.rank]
     for name, heads in (("out", 4), ("dk", 2)):
         whole = torch.arange(10.0 * heads * 3).view(10, heads, 3)
         back = by_heads(name, layout.shard(whole, place), held, dealt, world)
-        assert torch.equal(back, whole[:, share.heads(name)])
+        assert torch.equal(back, share.of(name, whole))
         back = by_heads(name, whole[some[world.rank]], some, dealt, world)
-        assert torch.equal(back, whole[drawn][:, share.heads(name)]), "the rows of some tokens"
+        assert torch.equal(back, share.of(name, whole[drawn])), "the rows of some tokens"
     lse = torch.arange(40.0).view(4, 10)
     back = by_heads("lse", layout.shard(lse.T, place).T.contiguous(), held, dealt, world)
-    assert torch.equal(back, lse[share.heads("lse")])
+    assert torch.equal(back, share.of("lse", lse))
 
 
 def check_rounds(world):
