@@ -93,15 +93,12 @@ class Arena:
         shape, stride = tuple(tensor.shape), tuple(tensor.stride())
         return Where(block.number, int(tensor.storage_offset()), shape, stride, tensor.dtype)
 
-    def trim(self) -> list[int]:
-        """Gives free blocks back, and returns their numbers. Workers must have closed them before."""
-        numbers = []
+    def trim(self) -> None:
+        """Gives free blocks back. Workers must have closed them before."""
         for block in [block for blocks in self._free.values() for block in blocks]:
-            numbers.append(block.number)
             del self._blocks[_address(block)]
             _release(block)
         self._free.clear()
-        return numbers
 
     @property
     def unused(self) -> list[int]:

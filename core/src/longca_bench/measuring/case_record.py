@@ -20,7 +20,7 @@ from longca_bench.suites.case import Case
 from longca_bench.suites.suite import Suite
 from longca_bench.suites.tasks import Task
 
-__all__ = ["identity", "judged", "measured_record", "unmeasured_record"]
+__all__ = ["identity", "judged", "measured_record", "record_of"]
 
 
 def identity(suite: Suite, case: Case, device: Device, registry: Registry) -> dict[str, Any]:
@@ -68,22 +68,17 @@ def identity(suite: Suite, case: Case, device: Device, registry: Registry) -> di
     return fields
 
 
-def unmeasured_record(about: dict[str, Any], status: Status, message: str) -> Record:
-    """The record of a case that is not measured."""
-    return _record(about, status, message)
-
-
 def measured_record(about: dict[str, Any], task: Task, result: Result) -> Record:
     """The record of a measured case, with advice if it failed. A result that no record can hold is an `error`."""
     known = {"placed": task.placed, "form": None if task.placed else task.form, "unverified": task.unverified}
     fields = {**known, **result.fields}
     advice = result.status.advise(task.case.kernel, result.message, fields["form"])
     try:
-        record = _record({**about, **fields, "advice": advice}, result.status, result.message)
+        record = record_of({**about, **fields, "advice": advice}, result.status, result.message)
         record.model_dump_json()
     except (ValidationError, PydanticSerializationError) as error:
         why = said(error, "record") if isinstance(error, ValidationError) else plain_text(error)
-        return unmeasured_record(about, Status.ERROR, f"the result cannot be recorded: {why}")
+        return record_of(about, Status.ERROR, f"the result cannot be recorded: {why}")
     return record
 
 
@@ -96,6 +91,7 @@ def judged(result: Result, device: Device, case: Case) -> Result:
     return Result(Status.SUSPECT, message, result.fields)
 
 
-def _record(fields: dict[str, Any], status: Status, message: str) -> Record:
+def record_of(fields: dict[str, Any], status: Status, message: str) -> Record:
+    """The record of a case that ended now, by its fields, of which an unmeasured case has only the identity."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     return Record.model_validate({**fields, "status": status, "message": message, "finished": now})

@@ -25,7 +25,7 @@ from longca.manifests import Device
 from longca.plugins import Registry
 from longca_advice.history import remember
 from longca_bench.measuring.bench import Bench
-from longca_bench.measuring.case_record import identity, judged, measured_record, unmeasured_record
+from longca_bench.measuring.case_record import identity, judged, measured_record, record_of
 from longca_bench.measuring.environment import this_machine
 from longca_bench.measuring.messages import Result, Setup
 from longca_bench.measuring.options import Options
@@ -178,10 +178,10 @@ class _Run:
         about = identity(self._suite, case, self._device, self._registry)
         task = self._task(case)
         if isinstance(task, UnsupportedError):
-            return unmeasured_record(about, Status.UNSUPPORTED, str(task))
+            return record_of(about, Status.UNSUPPORTED, str(task))
         if self._stopped:
             message = "an earlier case failed, and the suite has fail_fast"
-            return unmeasured_record(about, Status.SKIPPED, message)
+            return record_of(about, Status.SKIPPED, message)
         result = measure(task, self._options.deadline + self._options.wait_idle)
         record = measured_record(about, task, judged(result, self._device, case))
         if case.parallel is None:

@@ -4,7 +4,7 @@ Three parts make each table, and one renderer for each format shows it:
 
     rows = Rows.read(Path("results/h200/dense"))            # runs, or a folder of runs
     made = tables("throughput", rows.where(direction="forward", seqlen=[8192, 32768]))
-    text = markdown_of(made, level=3)
+    text = markdown_of(made)
 
 - `rows.Rows`: records as typed columns. `rows["tflops"]` is a pandas series and `rows.frame(names)` a data frame.
 - `columns.COLUMNS`: heads, formats, legends and derived columns such as `mask`, `ms`, `over_baseline` and `of_alone`.

@@ -22,17 +22,12 @@ _CODE = re.compile(r"[\w .,:=×/+*%–-]+")
 _EMPHASIS = {Mark.BEST: "**", Mark.ASIDE: "*"}
 
 
-def markdown_of(found: Iterable[Table], level: int = 3) -> str:
-    """Tables one after another, each under its title as a heading.
-
-    Args:
-        found: The tables.
-        level: The level of the headings.
-    """
+def markdown_of(found: Iterable[Table]) -> str:
+    """Tables one after another, each under its title as a heading of the third level."""
     parts: list[str] = []
     heads: list[Head] = []
     for table in found:
-        parts += [f"{'#' * level} {escaped(table.title)}"] if table.title else []
+        parts += [f"### {escaped(table.title)}"] if table.title else []
         parts += ["\n".join(_lines(table)), *map(escaped, table.notes)]
         heads += table.heads
     return "\n\n".join([*parts, *([escaped(said)] if (said := legend(heads)) else [])])

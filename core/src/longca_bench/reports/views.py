@@ -194,21 +194,10 @@ STRATEGY_TIME = View(
     title=f"{_ON_RANKS}: {{direction}}",
     rows=("mask", "way", "placed"),
     values=tuple(
-        map(
-            Value,
-            (
-                "ms",
-                "abreast_ms",
-                "compute_ms",
-                "communication_ms",
-                "hidden_share",
-                "hidden_from",
-                "hidden_to",
-                "area_imbalance",
-                "time_imbalance",
-                "plan_ms",
-                "layout_ms",
-            ),
+        Value(name)
+        for name in (
+            *("ms", "abreast_ms", "compute_ms", "communication_ms", "hidden_share", "hidden_from", "hidden_to"),
+            *("area_imbalance", "time_imbalance", "plan_ms", "layout_ms"),
         )
     ),
 )

@@ -6,7 +6,7 @@ from longca import masks
 from longca.errors import MaskError, RequestError
 from longca.manifests import Device
 from longca.plugins import registry
-from longca_bench.measuring.case_record import identity, unmeasured_record
+from longca_bench.measuring.case_record import identity, record_of
 from longca_bench.measuring.records import Record
 from longca_bench.measuring.status import Status
 from longca_bench.suites.cases import expand
@@ -27,7 +27,7 @@ def test_documents_survive_the_way_to_the_records(given):
     assert case.mask == masks.build("causal_document", 65, documents=DOCUMENTS)
     device = Device("cpu")
     fields = identity(suite, case, device, registry())
-    record = unmeasured_record(fields, Status.OOM, "")
+    record = record_of(fields, Status.OOM, "")
     assert Record.model_validate_json(record.model_dump_json()) == record
     assert record.factors == {"documents": tuple(DOCUMENTS)}
     (again,) = expand(problem_suite("causal_document", seqlens=[65], factors=record.factors), ["naive"])[:1]

@@ -9,6 +9,7 @@ import pytest
 
 from longca.errors import MissingPackageError, RequestError
 from longca_bench.reports.html import page
+from longca_bench.reports.formats import write_reports
 from longca_bench.reports.html.page import write_html
 from longca_bench.reports.rows import Rows
 from longca_bench.reports.runs import Run
@@ -17,7 +18,7 @@ from ..runs import ENVIRONMENT, record
 
 
 def written(rows, folder):
-    return write_html(rows, folder / "new" / "report.html").read_text(encoding="utf-8")
+    return write_html(rows, folder / "report.html").read_text(encoding="utf-8")
 
 
 def data(text):
@@ -82,7 +83,7 @@ def test_what_cannot_be_written_is_refused(tmp_path, monkeypatch):
         write_html(Rows.of([record()]).where(kernel="another"), tmp_path / "report.html")
     (tmp_path / "file").touch()
     with pytest.raises(RequestError, match="cannot write to"):
-        write_html(Rows.of([record()]), tmp_path / "file" / "report.html")
+        write_reports(Rows.of([record()]), tmp_path / "file" / "report.html", ["html"])
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     with pytest.raises(MissingPackageError, match=r"pip install .*core\[report\]"):
         page._chart_library.__wrapped__()
