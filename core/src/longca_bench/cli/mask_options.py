@@ -5,7 +5,6 @@ from __future__ import annotations
 import os.path
 import re
 import shlex
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -15,12 +14,12 @@ import typer
 
 from longca.errors import RequestError
 from longca.parsing import parse_share, parse_tokens
-from longca_bench.cli.options import flag, option, takes_options
+from longca_bench.cli.options import flag, option
 
 if TYPE_CHECKING:
     from longca.masks import Mask
 
-__all__ = ["PANEL", "SEQLEN", "MaskOptions", "say_lengths", "takes_mask"]
+__all__ = ["PANEL", "SEQLEN", "MaskOptions", "say_lengths"]
 
 #: Tokens of a mask if no option gives its length.
 SEQLEN = 4096
@@ -38,7 +37,7 @@ _tokens = partial(_option, metavar="N", read=parse_tokens)
 
 @dataclass(frozen=True)
 class MaskOptions:
-    """The options of a mask, as the command line gives them. `takes_mask` adds them to a command.
+    """The options of a mask, as the command line gives them. They take the place of a parameter `described`.
 
     `documents` has lengths separated by commas, or the path of a file of lengths. A text of digits, commas, K, M and
     spaces is a list. Any other text is a path.
@@ -163,11 +162,6 @@ class MaskOptions:
         mask = build(pattern, tokens, seqlen_k=check_tokens(self.seqlen_k, "seqlen_k"), **factors, **chosen)
         mask.origin = "not given: window" if chosen else ""
         return mask
-
-
-def takes_mask(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A decorator for commands with a parameter `described`: the options of a mask take its place."""
-    return takes_options(MaskOptions, "described", without)
 
 
 @cache

@@ -12,8 +12,8 @@ from longca.errors import RequestError, UnknownNameError
 from longca.limits import MAX_RANKS
 from longca.parsing import parse_head_dim, parse_heads
 from longca_bench.cli import options
-from longca_bench.cli.mask_options import MaskOptions, takes_mask
-from longca_bench.cli.options import chosen_directions, flag, open_registry, option, print_json
+from longca_bench.cli.mask_options import MaskOptions
+from longca_bench.cli.options import chosen_directions, flag, open_registry, option, print_json, takes_options
 
 if TYPE_CHECKING:
     from longca_advice.choices import Recommendation
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["check_known", "recommend"]
 
 
-@takes_mask()
+@takes_options(MaskOptions, "described")
 def recommend(
     context: typer.Context,
     pattern: options.Pattern = None,

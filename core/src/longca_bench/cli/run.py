@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from longca.errors import RequestError
-from longca_bench.cli.mask_options import MaskOptions, say_lengths, takes_mask
+from longca_bench.cli.mask_options import MaskOptions, say_lengths
 from longca_bench.cli.options import chosen_device, count_workers, masks, open_registry, takes_options
 from longca_bench.cli.run_advised import advised, measured_outcomes, print_advised, write_outcomes
 from longca_bench.cli.run_options import RunOptions, chosen_suite
@@ -32,7 +32,7 @@ __all__ = ["run", "run_folder"]
 _MANY_PAIRS = 100
 
 
-@takes_mask("seqlen", "seqlen_k", "seed")
+@takes_options(MaskOptions, "described", ("seqlen", "seqlen_k", "seed"))
 @takes_options(RunOptions, "options")
 def run(
     context: typer.Context,
@@ -138,7 +138,7 @@ def _measure(
     from longca_bench.cli.run_output import Progress, print_problems, print_records, say_beforehand, say_interrupted
     from longca_bench.measuring.environment import environment
     from longca_bench.measuring.run_folder import RunFolder
-    from longca_bench.measuring.runner import exit_code, run_cases
+    from longca_bench.measuring.runner import run_cases
     from longca_bench.suites.tasks import is_elsewhere
 
     for case in cases[:1]:
@@ -174,7 +174,8 @@ def _measure(
         outcomes = measured_outcomes(folder.path, outcomes, records)
     if not (options.as_json or outcomes):
         print_problems(cases, where)
-    if print_records(options, records, surroundings, folder, where, outcomes) or exit_code(records):
+    lacks = print_records(options, records, surroundings, folder, where, outcomes)
+    if lacks or any(record.status.is_failure for record in records):
         raise typer.Exit(1)
 
 

@@ -13,8 +13,8 @@ from longca.errors import RequestError, UnsupportedError
 from longca.limits import MAX_RANKS
 from longca.parsing import parse_heads
 from longca_bench.cli import options
-from longca_bench.cli.mask_options import MaskOptions, takes_mask
-from longca_bench.cli.options import chosen_directions, open_registry, option, print_json
+from longca_bench.cli.mask_options import MaskOptions
+from longca_bench.cli.options import chosen_directions, open_registry, option, print_json, takes_options
 
 if TYPE_CHECKING:
     from longca.manifests import Problem
@@ -28,7 +28,7 @@ __all__ = ["show_layout"]
 ALL = "all"
 
 
-@takes_mask("seqlen_k", "mask_heads")
+@takes_options(MaskOptions, "described", ("seqlen_k", "mask_heads"))
 def show_layout(
     context: typer.Context,
     strategy: Annotated[str, typer.Argument(help="A strategy, such as ring_p2p.", autocompletion=options.strategies)],

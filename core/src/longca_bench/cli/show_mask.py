@@ -7,13 +7,13 @@ from typing import Annotated
 
 from longca.parsing import parse_heads, parse_tokens
 from longca_bench.cli import options
-from longca_bench.cli.mask_options import MaskOptions, takes_mask
-from longca_bench.cli.options import option, print_json
+from longca_bench.cli.mask_options import MaskOptions
+from longca_bench.cli.options import option, print_json, takes_options
 
 __all__ = ["show_mask"]
 
 
-@takes_mask()
+@takes_options(MaskOptions, "described")
 def show_mask(
     pattern: options.Pattern = None,
     heads: options.Heads = "1:1",

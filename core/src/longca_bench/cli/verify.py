@@ -11,7 +11,7 @@ import typer
 from longca.errors import RequestError, VerificationError
 from longca.limits import MAX_REPEATS
 from longca_bench.cli import options
-from longca_bench.cli.mask_options import MaskOptions, takes_mask
+from longca_bench.cli.mask_options import MaskOptions
 from longca_bench.cli.options import chosen_device, flag, open_registry, option, print_json, takes_options
 from longca_bench.cli.verification_json import provenance, verification_as_json
 from longca_bench.cli.verify_function import FunctionOptions, of_function, verify_function
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["verify"]
 
 
-@takes_mask()
+@takes_options(MaskOptions, "described")
 @takes_options(FunctionOptions, "about")
 def verify(
     context: typer.Context,

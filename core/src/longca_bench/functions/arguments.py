@@ -6,7 +6,7 @@ the rank's own queries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from longca.kernels.base import torch_device
 from longca.manifests import Problem
 from longca.masks import Mask, SliceMask
 
-__all__ = ["ARGUMENTS", "Context", "document_bounds", "is_causal", "values_of"]
+__all__ = ["ARGUMENTS", "Context", "document_bounds", "is_causal"]
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,3 @@ ARGUMENTS: dict[str, Callable[[Context], Any]] = {
     "enable_gqa": lambda call: call.problem.is_gqa,
     "group": lambda call: call.group,
 }
-
-
-def values_of(parameters: Iterable[str], context: Context) -> dict[str, Any]:
-    """The values of some parameters for a call."""
-    return {name: ARGUMENTS[name](context) for name in parameters}

@@ -14,7 +14,7 @@ from longca.errors import RequestError, VerificationError
 from longca.kernels.base import Plan, fill
 from longca.manifests import Problem
 from longca.masks import Form
-from longca_bench.functions.arguments import Context, values_of
+from longca_bench.functions.arguments import ARGUMENTS, Context
 from longca_bench.functions.ranks import Placement, Ranks, Tokens, tokens_of_ranks
 from longca_bench.functions.user_function import UserFunction
 from longca_bench.verification.verify import lse_dtype
@@ -82,7 +82,7 @@ class FunctionKernel:
         plan.tokens = () if ranks is None else tokens_of_ranks(self._placement, problem.concrete_mask, ranks.size)
         own, group = (None, None) if ranks is None else (plan.tokens[ranks.group.rank()], ranks.group)
         context = Context(problem, self._batch if self._shape.is_batched else None, own, group)
-        plan.arguments = values_of(self._function.parameters, context)
+        plan.arguments = {name: ARGUMENTS[name](context) for name in self._function.parameters}
         return plan
 
     def forward(

@@ -12,10 +12,9 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TypedDict, cast
 
 from longca_bench.measuring.module_output import last_json_line
 
@@ -27,28 +26,22 @@ _DEADLINE = 120.0
 _BYTES, _COPIES, _MOST_GPUS = 2**28, 5, 8
 
 
-@dataclass(frozen=True)
-class PeerAccess:
+class PeerAccess(TypedDict):
     """The GPUs of a machine, and the copies between them: access and 10⁹ bytes a second are [GPUs][GPUs].
 
     A bandwidth is None without access and on the diagonal. `symmetric` says why two processes cannot share symmetric
     memory, and is empty if they can.
     """
 
-    reaches: tuple[tuple[bool, ...], ...]
-    bandwidths: tuple[tuple[float | None, ...], ...]
-    symmetric: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """The numbers as plain data."""
-        return asdict(self)
+    reaches: list[list[bool]]
+    bandwidths: list[list[float | None]]
+    symmetric: str
 
 
 def measure_peer_access(module: str = __name__) -> PeerAccess:
     """Measures copies between the GPUs of this machine, in a process. A failure is a LongCAError."""
     found = last_json_line(module, what="the measurement of copies between GPUs", seconds=_DEADLINE)
-    rows = tuple(map(tuple, found["reaches"])), tuple(map(tuple, found["bandwidths"]))
-    return PeerAccess(*rows, found["symmetric"])
+    return cast(PeerAccess, found)
 
 
 def bandwidths(
@@ -59,7 +52,7 @@ def bandwidths(
     return [[size / seconds(i, j) / 1e9 if i != j and reaches[i][j] else None for j in pairs] for i in pairs]
 
 
-def _measure() -> dict[str, Any]:
+def _measure() -> PeerAccess:
     import torch
 
     gpus = range(min(torch.cuda.device_count(), _MOST_GPUS))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -37,7 +37,7 @@ from longca_bench.suites.case import Case
 from longca_bench.suites.suite import Suite
 from longca_bench.suites.tasks import Task, task_of
 
-__all__ = ["ROUNDS", "exit_code", "run_cases"]
+__all__ = ["ROUNDS", "run_cases"]
 
 #: Turns that each of two kernels takes on a case.
 ROUNDS = 4
@@ -236,8 +236,3 @@ def _each(name: str, results: list[Result]) -> Iterator[Any]:
 
 def _all(name: str, results: list[Result]) -> tuple[float, ...]:
     return tuple(value for values in _each(name, results) for value in values)
-
-
-def exit_code(records: Iterable[Record]) -> int:
-    """The exit code of a run with these records."""
-    return max((record.status.exit_code for record in records), default=0)

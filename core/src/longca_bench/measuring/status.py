@@ -1,4 +1,4 @@
-"""Statuses: the words for the end of a case, each with its meaning, its advice and its exit code."""
+"""Statuses: the words for the end of a case, each with its meaning, its advice, and whether a run with it fails."""
 
 from __future__ import annotations
 
@@ -65,11 +65,6 @@ class Status(StrEnum):
         "The time is never ranked. Measure again with --wait-idle, and report a kernel that stays suspect.",
     )
     SKIPPED = "skipped", "An earlier case failed, and the suite has `fail_fast`. Use `--resume`."
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of a run with such a case."""
-        return int(self.is_failure)
 
     @property
     def word(self) -> str:

@@ -177,14 +177,14 @@ def measure_peers() -> tuple[list[Fact], dict[str, Any]]:
         found = measure_peer_access()
     except LongCAError as error:
         return [Fact("peer access", str(error), False)], {"peer_access": None}
-    return list(find_peers(found)), {"peer_access": found.as_json()}
+    return list(find_peers(found)), {"peer_access": found}
 
 
 def find_peers(found: PeerAccess) -> Iterator[Fact]:
     """The access and the bandwidths from each GPU to the others, and whether symmetric memory works."""
-    rates = [rate for row in found.bandwidths for rate in row if rate is not None]
+    rates = [rate for row in found["bandwidths"] for rate in row if rate is not None]
     usual = median(rates) if rates else 0.0
-    for gpu, (reaches, row) in enumerate(zip(found.reaches, found.bandwidths, strict=True)):
+    for gpu, (reaches, row) in enumerate(zip(found["reaches"], found["bandwidths"], strict=True)):
         words = ", ".join(
             f"to {other}: {'no access' if rate is None else f'{rate:.0f} GB/s'}"
             for other, rate in enumerate(row)
@@ -194,6 +194,6 @@ def find_peers(found: PeerAccess) -> Iterator[Fact]:
         advice = "" if all(reaches) else f"without access to peers, {_COLLECTIVES}"
         advice = advice or "some pairs are slower; see nvidia-smi topo -m"
         yield Fact(f"copies of GPU {gpu}", words, all(reaches) and not slow, advice)
-    works = not found.symmetric
-    what = "two processes write into each other's GPU" if works else found.symmetric
+    works = not found["symmetric"]
+    what = "two processes write into each other's GPU" if works else found["symmetric"]
     yield Fact("symmetric memory", what, works, f"without it, {_COLLECTIVES}")

@@ -26,7 +26,7 @@ def test_only_pairs_with_access_are_measured():
 
 def test_the_facts_of_a_whole_machine():
     rates = ((None, 380.0, 379.0), (381.0, None, 380.0), (380.0, 382.0, None))
-    facts = list(find_peers(PeerAccess(((True,) * 3,) * 3, rates)))
+    facts = list(find_peers(PeerAccess(reaches=[[True] * 3] * 3, bandwidths=rates, symmetric="")))
     assert [fact.ok for fact in facts] == [True] * 4
     assert facts[0].found == "to 1: 380 GB/s, to 2: 379 GB/s"
     assert (facts[-1].name, facts[-1].found) == ("symmetric memory", "two processes write into each other's GPU")
@@ -34,7 +34,8 @@ def test_the_facts_of_a_whole_machine():
 
 def test_a_pair_without_access_and_a_slow_pair_are_told():
     rates = ((None, 380.0, 100.0), (380.0, None, None), (380.0, None, None))
-    first, second, third, shared = find_peers(PeerAccess(tuple(map(tuple, REACHES)), rates, "it is not permitted"))
+    told = PeerAccess(reaches=REACHES, bandwidths=rates, symmetric="it is not permitted")
+    first, second, third, shared = find_peers(told)
     assert (first.ok, second.ok, third.ok) == (False,) * 3
     assert first.advice.startswith("some pairs are slower")
     assert second.found == "to 0: 380 GB/s, to 2: no access"
@@ -45,7 +46,7 @@ def test_a_pair_without_access_and_a_slow_pair_are_told():
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about a machine without GPUs")
 def test_the_measurement_ends_on_a_machine_without_gpus():
     found = measure_peer_access()
-    assert found == PeerAccess((), (), "no GPU has access to the memory of another one")
+    assert found == {"reaches": [], "bandwidths": [], "symmetric": "no GPU has access to the memory of another one"}
 
 
 def _module(folder, monkeypatch, text):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from longca.errors import MissingPackageError, RequestError
-from longca_bench.reports.html import page
 from longca_bench.reports.formats import write_reports
+from longca_bench.reports.html import page
 from longca_bench.reports.html.page import write_html
 from longca_bench.reports.rows import Rows
 from longca_bench.reports.runs import Run
