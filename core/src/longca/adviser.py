@@ -10,10 +10,9 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["AUTO", "Arrangement", "Choice", "adviser", "log"]
+from longca.manifests.kernel import AUTO
 
-#: The name by which a kernel, a strategy or a placement is left to the adviser.
-AUTO = "auto"
+__all__ = ["AUTO", "Arrangement", "Choice", "adviser", "log"]
 
 _log = logging.getLogger("longca")
 

@@ -6,13 +6,15 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from longca.adviser import AUTO
 from longca.manifests.offers import Offer, RequirementString
 
-__all__ = ["API_VERSION", "ImportString", "KernelManifest", "Manifest", "Name"]
+__all__ = ["API_VERSION", "AUTO", "ImportString", "KernelManifest", "Manifest", "Name"]
 
 #: The version of this core's plugin API: hooks, manifests, kernels and strategies together.
 API_VERSION = 1
+
+#: The name by which a kernel, a strategy or a placement is left to the adviser.
+AUTO = "auto"
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 ImportString = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
