@@ -23,7 +23,6 @@ KITS = [path for path in PLUGINS if path.name in {"longca_transformers", "longca
 #: The core's floors from the ground up, each with its packages and modules. A floor imports none above it.
 FLOORS = {
     "ground": (
-        "longca.adviser",
         "longca.errors",
         "longca.limits",
         "longca.parsing",
@@ -33,7 +32,7 @@ FLOORS = {
     ),
     "masks": ("longca.masks",),
     "manifests": ("longca.manifests",),
-    "plugins": ("longca.hookspecs", "longca.discovery", "longca.plugins", "longca.shared_layouts"),
+    "plugins": ("longca.adviser", "longca.hookspecs", "longca.discovery", "longca.plugins", "longca.shared_layouts"),
     "advice": ("longca_advice",),
     "attention": ("longca.kernels", "longca.metadata", "longca_builtin", "longca.parallel", "longca.integrations"),
     # The package itself fetches names from every floor of the contract. The application may import it.
