@@ -226,7 +226,7 @@ def is_rested(row: Row, record: dict[str, Any]) -> bool:
 
 
 def _call(row: Row) -> Hashable:
-    """What is the same in two measurements of a call."""
+    """The properties of a call that are the same in each measurement of it."""
     shape = row.heads_q, row.heads_kv, row.head_dim, row.head_dim_v
     return row.kernel, row.direction, row.mask, *shape, row.capped, row.dtype
 

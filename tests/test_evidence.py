@@ -62,7 +62,7 @@ def has_another_placement_today(record):
 
 
 def call_of(record):
-    """What is the same in two measurements of a kernel's call."""
+    """The properties of a kernel's call that are the same in each measurement of it."""
     return *(record[name] for name in ("kernel", "direction", "mask_digest", *CALL)), record.get("softcap")
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import log
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -249,9 +250,9 @@ class CostModel:
     def _group(self, key: Key, family: str) -> _Group:
         if (key, family) not in self._groups:
             found: dict[Key, list[Row]] = {}
+            asked: dict[str, Any] = {"head_dim": key.head_dim, "head_dim_v": key.head_dim_v, "capped": key.capped}
             for (k, f), rows in self._rows.items():
-                as_asked = replace(k, head_dim=key.head_dim, head_dim_v=key.head_dim_v, capped=key.capped)
-                if f.startswith(family) and as_asked == key:
+                if f.startswith(family) and replace(k, **asked) == key:
                     found.setdefault(k, []).extend(rows)
             most = max(found, key=lambda k: len(found[k]))
             prior = None if most == key else self._group(most, family)
@@ -263,10 +264,8 @@ def _unseen(key: Key, near: Key, group: _Group, call: Call) -> Iterable[str]:
     """The properties of a call that no measured call has, in words."""
     if near.dims != key.dims:
         yield f"head dimension {key.dims}; measured is {near.dims}"
-    if near.capped and not key.capped:
-        yield "no soft cap; measured are calls with one"
-    if key.capped and not near.capped:
-        yield "a soft cap; measured are calls without one"
+    if near.capped != key.capped:
+        yield "a soft cap; measured are calls without one" if key.capped else "no soft cap; measured are calls with one"
     if near.dtype != key.dtype:
         yield f"{key.dtype}; measured is {near.dtype}"
     length = f"{int(call.work.tokens) * TILE} tokens in tiles of {TILE}"

@@ -21,7 +21,6 @@ from longca.manifests import Device, Direction, Layout, Offer, Problem, Verdict
 from longca.manifests.verified import Check, check_of, standing
 from longca.masks import PATTERNS, sample
 from longca.plugins import Registry
-from longca_builtin.blockwise import attention_backward, attention_forward
 
 __all__ = ["check_unverified", "choose_checked"]
 
@@ -115,6 +114,8 @@ def _small_problems(registry: Registry, kernel: str, offer: Offer, problem: Prob
 
 def _errors(kernel: Kernel, offer: Offer, problem: Problem) -> dict[str, float]:
     """The errors of a kernel's results on random inputs, as shares of the norms of the float64 results."""
+    from longca_builtin.blockwise import attention_backward, attention_forward
+
     device, dtype, mask = torch_device(problem.device), torch_dtype(problem.dtype), problem.concrete_mask
     dice = torch.Generator(device).manual_seed(0)
     of_q, of_k = (mask.seqlen_q, problem.heads_q), (mask.seqlen_k, problem.num_heads_kv)

@@ -244,7 +244,8 @@ def _no_form(manifest: KernelManifest, problem: Problem) -> Reason:
             text += f" (at most {_billions(MAX_DENSE_CELLS)} entries)"
             asked = f"a {mask.noun} has {_billions(mask.heads * mask.seqlen_q * mask.seqlen_k)} entries"
         taken[text] = None
-    widest = [text for text in taken if text == (form := text.partition(" (")[0]) or form not in taken]
+    # A form without limits stands for the same form with limits.
+    widest = [text for text in taken if text.partition(" (")[0] not in {*taken} - {text}]
     return Reason("form", asked, f"{manifest.name} takes {', '.join(widest)}")
 
 
